@@ -20,43 +20,46 @@ struct Classify {
   std::string file = "-";
   attn::models::ClassifyOptions options;
   ContextOption context;
-  bool json = false;
+  bool json = false, pairs = false;
 
-  void print(const std::vector<std::string>& labels, const attn::models::Classification& found, int64_t number,
+  void print(const attn::models::Classifier& classifier, const attn::models::Classification& found, int64_t number,
              const std::string& text) const {
+    const std::vector<std::string>& labels = classifier.labels();
     const auto& [best, scores] = found;
     if (!json) return fmt::print("{}\t{:.4f}\t{}\n", for_output(labels[best]), scores[best], for_output(text));
     Json shares = Json::object();
     for (size_t n = 0; n < scores.size(); ++n) shares[labels[n]] = scores[n];
-    const Json line = {{"line", number}, {"class", labels[best]}, {"probabilities", shares}, {"text", text}};
+    const bool numbers = classifier.loaded().problem_type == attn::models::ProblemType::regression;
+    Json line = {{"line", number}};
+    if (!numbers) line["class"] = labels[best];
+    line[numbers ? "values" : "probabilities"] = shares;
+    line["text"] = text;
     fmt::print("{}\n", line.dump(-1, ' ', false, Json::error_handler_t::replace));
   }
 
-  /// Computes as many lines at once as can be read without waiting, so that a person at a terminal, or a program that
-  /// reads the results, gets each answer at once.
-  void run() const {
-    attn::models::Loaded loaded = model.load();
-    const attn::models::Config config = loaded.model->config();
-    if (!classifies(config)) throw UsageError(model.directory + " does not classify texts; " + what_fits(config));
-    if (options.temperature != 1 && loaded.problem_type == attn::models::ProblemType::regression)
-      throw UsageError("--temperature is for probabilities, but " + model.directory + " predicts numbers");
-    attn::models::Classifier classifier(std::move(loaded));
-    classifier.options = options;
-    classifier.options.max_length = context.of(config);
+  void print(const std::vector<attn::models::TaggedWord>& words, const std::vector<std::string>& labels,
+             int64_t number) const {
+    if (!json) {
+      for (const auto& each : words) fmt::print("{}\t{}\n", for_output(each.word), for_output(labels[each.label]));
+      return fmt::print("\n");
+    }
+    Json line = {
+        {"line", number}, {"words", Json::array()}, {"classes", Json::array()}, {"probabilities", Json::array()}};
+    for (const auto& each : words) {
+      line["words"].push_back(each.word);
+      line["classes"].push_back(labels[each.label]);
+      line["probabilities"].push_back(each.probability);
+    }
+    fmt::print("{}\n", line.dump(-1, ' ', false, Json::error_handler_t::replace));
+  }
+
+  /// Calls take(line) for each line, and answer() as often as what is read without waiting is taken, so that a person
+  /// at a terminal, or a program that reads the results, gets each answer at once.
+  template <class Take, class Answer>
+  void each_line(const Take& take, const Answer& answer) const {
     Lines lines(file);
     catch_signals();
-    std::vector<std::string> texts;
-    std::vector<attn::text::Encoding> encodings;
-    int64_t answered = 0, truncated = 0;
-    const auto answer = [&] {
-      if (texts.empty()) return;
-      auto rows = classifier.logits(encodings);
-      for (size_t n = 0; n < rows.size(); ++n)
-        print(classifier.labels(), classifier.classify(std::move(rows[n])), ++answered, texts[n]);
-      show("");
-      texts.clear();
-      encodings.clear();
-    };
+    int64_t taken = 0;
     const auto next = [&](std::string& line) {
       try {
         return lines.next(line);
@@ -67,33 +70,97 @@ struct Classify {
     };
     for (std::string line; next(line);) {
       try {
-        bool is_cut = false;
-        encodings.push_back(classifier.encode(line, &is_cut));
-        truncated += is_cut;
+        take(line);
       } catch (const attn::Error& error) {
         answer();
         throw attn::Error("classify", {lines.where() + ": " + error.reasons().front()});
       }
-      texts.push_back(line);
-      if (std::ssize(texts) == options.batch_size || !lines.ready()) answer();
+      if (++taken == options.batch_size || !lines.ready()) {
+        answer();
+        taken = 0;
+      }
     }
     answer();
+  }
+
+  void texts(attn::models::Loaded loaded) const {
+    if (options.temperature != 1 && loaded.problem_type == attn::models::ProblemType::regression)
+      throw UsageError("--temperature is for probabilities, but " + model.directory + " predicts numbers");
+    const attn::models::Config config = loaded.model->config();
+    attn::models::Classifier classifier(std::move(loaded));
+    classifier.options = options;
+    classifier.options.max_length = context.of(config);
+    std::vector<std::string> read;
+    std::vector<attn::text::Encoding> encodings;
+    int64_t answered = 0, truncated = 0;
+    const auto take = [&](const std::string& line) {
+      const size_t tab = pairs ? line.find('\t') : std::string::npos;
+      if (pairs && tab == std::string::npos)
+        throw attn::Error("classify", {"must be two texts with a tab between them"});
+      bool is_cut = false;
+      encodings.push_back(tab == std::string::npos
+                              ? classifier.encode(line, &is_cut)
+                              : classifier.encode(line.substr(0, tab), line.substr(tab + 1), &is_cut));
+      truncated += is_cut;
+      read.push_back(line);
+    };
+    each_line(take, [&] {
+      if (read.empty()) return;
+      auto rows = classifier.logits(encodings);
+      for (size_t n = 0; n < rows.size(); ++n)
+        print(classifier, classifier.classify(std::move(rows[n])), ++answered, read[n]);
+      show("");
+      read.clear();
+      encodings.clear();
+    });
     if (truncated)
       say("attn: {} of {} texts were cut to {} tokens{}\n", truncated, answered, classifier.options.max_length,
           ContextOption::larger(config));
+  }
+
+  void words(attn::models::Loaded loaded) const {
+    if (options.temperature != 1 || pairs) throw UsageError("--temperature and --pairs are for classes of texts");
+    const attn::models::Config config = loaded.model->config();
+    attn::models::WordTagger tagger(std::move(loaded));
+    tagger.max_length = context.of(config);
+    std::vector<std::vector<std::string>> read;
+    int64_t answered = 0, truncated = 0;
+    const auto take = [&](const std::string& line) { read.push_back(attn::models::words_of_text(line)); };
+    each_line(take, [&] {
+      const auto found = tagger(read);
+      for (size_t n = 0; n < found.size(); ++n) {
+        truncated += found[n].size() < read[n].size();
+        print(found[n], tagger.labels(), ++answered);
+      }
+      show("");
+      read.clear();
+    });
+    if (truncated)
+      say("attn: {} of {} texts were cut to {} tokens{}\n", truncated, answered, tagger.max_length,
+          ContextOption::larger(config));
+  }
+
+  void run() const {
+    attn::models::Loaded loaded = model.load();
+    const attn::models::Config& config = loaded.model->config();
+    if (classifies(config)) texts(std::move(loaded));
+    else if (tags(config)) words(std::move(loaded));
+    else throw UsageError(model.directory + " does not classify texts; " + what_fits(config));
   }
 };
 
 }  // namespace
 
 void add_classify(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("classify", "print a class and its probability for every line");
+  CLI::App* command =
+      app.add_subcommand("classify", "print the class of every line, or of its words, with probabilities");
   command->footer("Example:\n  attn classify reviews lines.txt");
   auto run = std::make_shared<Classify>();
   run->model.add(*command);
   command->add_option("file", run->file, "lines of text, an empty one too; - is standard input")->type_name("FILE");
   command->add_option("--batch", run->options.batch_size, "lines per batch, if the input is a file")
       ->check(whole(1, 1 << 16));
+  command->add_flag("--pairs", run->pairs, "each line is two texts with a tab between them");
   command->add_flag("--json", run->json, "print all probabilities, one line of JSON per text");
   command
       ->add_option("--temperature", run->options.temperature,

@@ -5,8 +5,10 @@
 #include <optional>
 
 #include "attn/models_classify.h"
-#include "attn/train.h"
+#include "attn/models_embed.h"
+#include "attn/train_similarity.h"
 #include "commands.h"
+#include "config_flags.h"
 #include "model_flags.h"
 #include "numbers.h"
 #include "options.h"
@@ -17,6 +19,11 @@
 
 namespace cli {
 namespace {
+
+using attn::train::Labelled;
+using attn::train::measure;
+using attn::train::Metric;
+using attn::train::Predictions;
 
 constexpr double kLeastTemperature = 0.05, kLargestTemperature = 20;
 
@@ -58,47 +65,16 @@ std::string advice(const std::vector<std::vector<double>>& logits, const std::ve
                      mean_loss(logits, labels, fitted));
 }
 
-/// How often each class was right, said and there.
-class Judged {
- public:
-  explicit Judged(int64_t classes) : counts_(static_cast<size_t>(classes)) {}
-
-  void add(int64_t label, int64_t said) {
-    ++counts_[label].there;
-    ++counts_[said].said;
-    counts_[said].right += said == label;
+/// Numbers of a row of an array, one after the other.
+double cosine(const float* a, const float* b, int64_t width) {
+  double both = 0, of_a = 0, of_b = 0;
+  for (int64_t c = 0; c < width; ++c) {
+    both += double{a[c]} * b[c];
+    of_a += double{a[c]} * a[c];
+    of_b += double{b[c]} * b[c];
   }
-  /// F1 of a class, the harmonic mean of precision and recall; nothing of one that neither was there nor was said.
-  std::optional<double> f1(size_t n) const {
-    const Count& count = counts_[n];
-    if (count.there + count.said == 0) return {};
-    return 2 * static_cast<double>(count.right) / static_cast<double>(count.there + count.said);
-  }
-  /// The mean of F1 over the classes that have one.
-  double macro_f1() const {
-    double sum = 0, classes = 0;
-    for (size_t n = 0; n < counts_.size(); ++n)
-      if (const std::optional<double> each = f1(n)) {
-        sum += *each;
-        ++classes;
-      }
-    return sum / classes;
-  }
-  double accuracy() const {
-    int64_t right = 0, all = 0;
-    for (const Count& count : counts_) {
-      right += count.right;
-      all += count.there;
-    }
-    return static_cast<double>(right) / static_cast<double>(all);
-  }
-
- private:
-  struct Count {
-    int64_t right = 0, said = 0, there = 0;
-  };
-  std::vector<Count> counts_;
-};
+  return of_a > 0 && of_b > 0 ? both / std::sqrt(of_a * of_b) : 0;
+}
 
 struct Evaluate {
   ModelOptions model;
@@ -117,24 +93,25 @@ struct Evaluate {
       throw attn::Error("eval",
                         {model.directory + "/config.json: attn eval needs a model that gives each text one of several "
                                            "classes; problem_type and the number of labels say otherwise"});
-    const std::vector<attn::train::Labelled> rows =
-        attn::train::encode_labelled(attn::train::read_labelled(file), *loaded.tokenizer, loaded.labels, file);
+    const std::vector<Labelled> rows = attn::train::encode_labelled(attn::train::read_labelled(file), *loaded.tokenizer,
+                                                                    loaded.labels, encoding(loaded));
     const attn::models::Classifier classifier(std::move(loaded));
     const int64_t total = static_cast<int64_t>(rows.size()), size = batch ? batch : 32;
     catch_signals();
     Meter meter("sentences", total);
     std::vector<std::vector<double>> all_logits;
-    std::vector<int64_t> labels;
+    Predictions judged;
     int64_t done = 0;
-    Judged judged(classifier.loaded().model->config().classes);
     while (done < total && !signal_seen()) {
       const int64_t end = std::min(done + size, total);
       std::vector<attn::text::Encoding> texts;
-      for (int64_t n = done; n < end; ++n)
-        texts.push_back({rows[n].tokens, std::vector<int64_t>(rows[n].tokens.size())});
+      for (int64_t n = done; n < end; ++n) {
+        texts.push_back({rows[n].tokens, rows[n].token_type_ids});
+        texts.back().token_type_ids.resize(rows[n].tokens.size());
+      }
       for (std::vector<double>& logits : classifier.logits(texts)) {
-        labels.push_back(rows[done++].label);
-        judged.add(labels.back(), std::max_element(logits.begin(), logits.end()) - logits.begin());
+        judged.expected.push_back(rows[done++].label);
+        judged.predicted.push_back(std::max_element(logits.begin(), logits.end()) - logits.begin());
         all_logits.push_back(std::move(logits));
       }
       meter.show(done);
@@ -143,9 +120,100 @@ struct Evaluate {
     const std::string what = part(done, total, "sentences");
     std::string of_second;  // of two classes the second is the one that is looked for
     if (const std::vector<std::string>& names = classifier.loaded().labels; names.size() == 2)
-      of_second = fmt::format(", F1 of {} {:.4f}", names[1], judged.f1(1).value_or(0));
-    fmt::print("{}: loss {:.4f}, {:.2f} % right, macro F1 {:.4f}{}{}\n", what, mean_loss(all_logits, labels, 1),
-               100 * judged.accuracy(), judged.macro_f1(), of_second, advice(all_logits, labels));
+      of_second = fmt::format(", F1 of {} {:.4f}", names[1], attn::train::f1_of_class(judged, 1).value_or(0));
+    fmt::print("{}: loss {:.4f}, {:.2f} % right, macro F1 {:.4f}{}{}\n", what,
+               mean_loss(all_logits, judged.expected, 1), 100 * measure(Metric::accuracy, judged),
+               measure(Metric::macro_f1, judged), of_second, advice(all_logits, judged.expected));
+  }
+
+  attn::train::EncodingOptions encoding(const attn::models::Loaded& loaded) const {
+    const attn::models::Config& config = loaded.model->config();
+    return {.max_length = config.context, .with_types = config.type_vocab_size > 0, .source = file};
+  }
+
+  /// What the model says of rows; returns how many were done before a signal. The loss is the mean.
+  int64_t predict(const attn::models::Model& model_of_rows, std::span<const Labelled> rows, Predictions& said) const {
+    const int64_t total = std::ssize(rows), size = batch ? batch : 32;
+    catch_signals();
+    Meter meter("texts", total);
+    double weight = 0;
+    int64_t done = 0;
+    while (done < total && !signal_seen()) {
+      const int64_t count = std::min(size, total - done);
+      weight += attn::train::add_predictions(
+          model_of_rows, attn::train::packed_batch(rows.subspan(static_cast<size_t>(done), static_cast<size_t>(count))),
+          said);
+      done += count;
+      meter.show(done);
+    }
+    meter.hide();
+    said.loss /= std::max(weight, 1.0);
+    return done;
+  }
+
+  void numbers(const attn::models::Loaded& loaded) const {
+    const std::vector<Labelled> rows =
+        attn::train::encode_numbers(attn::train::read_labelled(file, true), *loaded.tokenizer, encoding(loaded));
+    Predictions said;
+    const std::string what = part(predict(*loaded.model, rows, said), std::ssize(rows), "texts");
+    fmt::print("{}: mean squared error {:.4f}, Pearson {:.4f}, Spearman {:.4f}\n", what, said.loss,
+               measure(Metric::pearson, said), measure(Metric::spearman, said));
+  }
+
+  void words(const attn::models::Loaded& loaded) const {
+    const std::vector<Labelled> rows =
+        attn::train::encode_tagged(attn::train::read_tagged(file), *loaded.tokenizer, loaded.labels, encoding(loaded));
+    Predictions said;
+    const std::string what = part(predict(*loaded.model, rows, said), std::ssize(rows), "texts");
+    const bool spans = std::all_of(loaded.labels.begin(), loaded.labels.end(), [](const std::string& label) {
+      return label == "O" ||
+             (label.size() > 2 && label[1] == '-' && std::string("BIES").find(label[0]) != std::string::npos);
+    });
+    fmt::print("{}, {} words: loss {:.4f}, {:.2f} % right, macro F1 {:.4f}{}\n", what,
+               grouped(std::ssize(said.expected)), said.loss, 100 * measure(Metric::accuracy, said),
+               measure(Metric::macro_f1, said),
+               spans ? fmt::format(", F1 of spans {:.4f}", measure(Metric::span_f1, said, loaded.labels)) : "");
+  }
+
+  /// Of pairs: how cosines of vectors follow the scores, or how often a text's own second text is the nearest.
+  void similar() const {
+    attn::models::OpenOptions how{.which = model.which};
+    set_precision(how, model.precision);
+    attn::models::Embedder embed(model.directory, how);
+    const attn::train::PairTexts pairs = attn::train::read_pair_texts(file);
+    const int64_t count = std::ssize(pairs.first);
+    catch_signals();
+    Meter meter("texts", 2 * count);
+    const auto on_progress = [&](int64_t before) {
+      return [&meter, before](int64_t done) {
+        meter.show(before + done);
+        return !signal_seen();
+      };
+    };
+    const attn::Array first = embed(pairs.first, on_progress(0)), second = embed(pairs.second, on_progress(count));
+    meter.hide();
+    if (signal_seen()) throw attn::Error("eval", {"stopped before there was a result"});
+    const int64_t width = first.width();
+    const auto cosine_of = [&](int64_t a, int64_t b) {
+      return cosine(first.data<float>() + a * width, second.data<float>() + b * width, width);
+    };
+    if (!pairs.scores.empty()) {
+      Predictions said{.expected_values = pairs.scores};
+      for (int64_t n = 0; n < count; ++n) said.predicted_values.push_back(cosine_of(n, n));
+      return fmt::print("{} pairs: Spearman {:.4f}, Pearson {:.4f}\n", grouped(count), measure(Metric::spearman, said),
+                        measure(Metric::pearson, said));
+    }
+    double right = 0, reciprocal = 0;
+    for (int64_t n = 0; n < count; ++n) {
+      int64_t nearer = 0;
+      const double own = cosine_of(n, n);
+      for (int64_t other = 0; other < count; ++other) nearer += other != n && cosine_of(n, other) > own;
+      right += nearer == 0;
+      reciprocal += 1 / static_cast<double>(nearer + 1);
+    }
+    const auto all = static_cast<double>(count);
+    fmt::print("{} pairs: {:.2f} % of the texts find their own among all, mean reciprocal rank {:.4f}\n",
+               grouped(count), 100 * right / all, reciprocal / all);
   }
 
   /// Of the whole file, which an error names.
@@ -230,9 +298,13 @@ struct Evaluate {
   void run() const {
     attn::models::Loaded loaded = model.load();
     const attn::models::Config config = loaded.model->config();
-    if (!writes(config) && !classifies(config) && !config.encoder_layers)
+    const bool fills = !config.causal && config.head && !config.classes;
+    if (fills || config.takes_embeddings)
       throw UsageError(model.directory + " has no loss on texts; " + what_fits(config));
     if (config.encoder_layers) evaluate_pairs(loaded, file);
+    else if (!config.head) similar();
+    else if (config.classes && config.regression) numbers(loaded);
+    else if (tags(config)) words(loaded);
     else if (config.classes) sentences(std::move(loaded));
     else if (stride) strided(loaded);
     else text(loaded);
@@ -246,7 +318,9 @@ void add_eval(CLI::App& app) {
   command->footer("Example:\n  attn eval model other.txt");
   auto run = std::make_shared<Evaluate>();
   run->model.add(*command);
-  command->add_option("file", run->file, "a text; .tsv, .csv or .jsonl with labels, or of pairs; - is standard input")
+  command
+      ->add_option("file", run->file,
+                   "a text; .tsv, .csv or .jsonl with labels, or of pairs; words with labels; - is standard input")
       ->required()
       ->type_name("FILE");
   command->add_option("--batch", run->batch, "sequences at once; 0 = 32, or as many as have 64 MB of logits")

@@ -171,7 +171,7 @@ struct Prune {
       const int64_t count = std::min((total * tenth + 5) / 10, attn::train::removable_heads(model.config()));
       if (!points.empty() && points.back().heads == count) continue;
       const auto gates = attn::models::gates_without(model.config(), attn::train::least_heads(scores, count));
-      points.push_back({count, attn::train::validate(model, data, {.gates = &gates})});
+      points.push_back({count, attn::train::validate(model, data, {.forward = {.gates = &gates}})});
     }
     return points;
   }

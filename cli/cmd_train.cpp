@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "attn/core_names.h"
 #include "attn/generate_text.h"
 #include "attn/ops.h"
 #include "attn/peaks.h"
@@ -119,11 +120,12 @@ void describe(const attn::models::Model& model, const std::vector<std::string>& 
       config.context, grouped(prepared.tokenizer->vocab_size()), prepared.tokenizer->kind(), settings.precision);
   if (!config.kept_heads.empty()) say("pruning has left {} heads in all\n", attn::train::count_heads(config));
   if (!settings.from.empty()) describe_tuning(model, added, settings);
-  say("data: {}{}\n", settings.data.empty() ? "the built-in primer: " : "", prepared.data->describe());
+  say("task: {}\ndata: {}{}\n", attn::name_of(prepared.task), settings.data.empty() ? "the built-in primer: " : "",
+      prepared.data->describe());
   const int64_t tokens = settings.batch * prepared.longest * options.accumulation;
   say("{} tokens an update{} ({} sequences x {} x {} accumulated), {} updates\n", grouped(tokens),
-      config.classes || config.encoder_layers ? " at most" : "", settings.batch, prepared.longest, options.accumulation,
-      grouped(options.steps));
+      prepared.task == Task::causal_lm || prepared.task == Task::masked_lm ? "" : " at most", settings.batch,
+      prepared.longest, options.accumulation, grouped(options.steps));
   const int64_t end = options.decay_steps ? options.decay_steps : options.steps;
   say("learning rate: {} after {} updates of warm-up, falls as a cosine to {} at update {}{}\n", options.learning_rate,
       grouped(options.warmup), options.min_learning_rate, grouped(end), end < options.steps ? " and stays there" : "");
@@ -183,7 +185,8 @@ attn::train::Trainer::Events events_of(const Settings& settings, const attn::mod
       if (!std::exchange(*fails, true)) progress.note(std::string(error.what()) + "; the training goes on");
     }
   };
-  const bool classifies = model.config().classes > 0;
+  const bool shows_accuracy = (model.config().classes > 0 && !model.config().regression) ||
+                              prepared.task == Task::masked_lm || prepared.task == Task::contrastive;
   attn::train::Trainer::Events events;
   events.step = [=, &settings, &model, &prepared, &progress](const attn::train::StepReport& report) {
     progress.step(report);
@@ -201,8 +204,12 @@ attn::train::Trainer::Events events_of(const Settings& settings, const attn::mod
     }
   };
   events.validation = [=, &progress](int64_t step, const attn::train::Validation& result, bool best) {
-    progress.validation(result, best, classifies);
-    log({{"step", step}, {"validation_loss", rounded(result.loss)}, {"validation_accuracy", result.accuracy}});
+    progress.validation(result, best, shows_accuracy);
+    log({{"step", step},
+         {"validation_loss", rounded(result.loss)},
+         {"validation_accuracy", result.accuracy},
+         {"metric", attn::name_of(result.metric)},
+         {"validation_score", rounded(result.score)}});
   };
   events.note = [&progress](const std::string& text) { progress.note(text); };
   events.stop = [] { return signal_seen() != 0; };
@@ -210,11 +217,12 @@ attn::train::Trainer::Events events_of(const Settings& settings, const attn::mod
 }
 
 /// What would otherwise be found out only when the training is over, or in its middle.
-void check_afterwards(const Settings& settings, const attn::models::Config& config, const Prepared& prepared) {
-  if (config.classes && settings.interactive)
+void check_afterwards(const Settings& settings, const Prepared& prepared) {
+  const bool writes_text = prepared.task == Task::causal_lm || prepared.task == Task::seq2seq;
+  if (!writes_text && settings.interactive)
     throw UsageError("--interactive is for models that generate text; attn classify takes sentences");
-  if (config.classes && settings.sample_every > 0) throw UsageError("--sample-every is for models that generate text");
-  if (prepared.source_tokenizer && settings.sample_every > 0 && settings.sample_prompt.empty())
+  if (!writes_text && settings.sample_every > 0) throw UsageError("--sample-every is for models that generate text");
+  if (prepared.task == Task::seq2seq && settings.sample_every > 0 && settings.sample_prompt.empty())
     throw UsageError("--sample-every needs a --sample-prompt to answer");
   (prepared.source_tokenizer ? prepared.source_tokenizer : prepared.tokenizer)->encode_ids(settings.sample_prompt);
 }
@@ -226,6 +234,39 @@ double passes_of(const attn::models::Model& model, const Settings& settings) {
   const double share = trained / static_cast<double>(model.parameters().count());
   const bool reaches_down = settings.tune == "all" || settings.tune == "lora" || settings.tune == "layers";
   return 1 + (reaches_down ? 1 : share) + share;
+}
+
+/// The family of a new model, where none is named.
+std::string family_for(const Settings& settings) {
+  if (settings.task == attn::name_of(Task::seq2seq)) return "seq2seq";
+  const bool writes = settings.task.empty() || settings.task == attn::name_of(Task::causal_lm);
+  return writes && !attn::train::is_labelled(settings.data) ? "gpt" : "encoder";
+}
+
+/// What the task decides about a new model.
+void apply_task(const Settings& settings, attn::models::Config& config) {
+  const auto task = attn::from_name<Task>(settings.task);
+  if (task == Task::masked_lm || task == Task::similarity || task == Task::contrastive)
+    throw UsageError("--task " + settings.task + " begins with a model and its tokenizer: --from names their folder");
+  if (task == Task::regression) config.regression = true;
+  if (task == Task::token_classification) config.pooling = attn::models::ClassifierPooling::each;
+}
+
+/// Borrows all it is given.
+attn::train::Trainer trainer_of(attn::models::Model& model, const Prepared& prepared, const Settings& settings) {
+  const auto metric = attn::from_name<attn::train::Metric>(settings.metric);
+  const auto* pairs = dynamic_cast<const attn::train::SentencePairs*>(prepared.data.get());
+  if (!pairs)
+    return {model, *prepared.data, settings.options, settings.out, {.metric = metric, .labels = prepared.labels}};
+  const bool first = model.config().pooling == attn::models::ClassifierPooling::first;
+  const attn::train::SimilarityOptions how = {
+      .loss = prepared.task == Task::contrastive ? attn::train::SimilarityLoss::contrastive
+                                                 : attn::train::SimilarityLoss::cosine,
+      .pooling = first ? attn::models::Pooling::first : attn::models::Pooling::mean,
+      .recompute = settings.options.recompute,
+      .metric = metric};
+  return {model.parameters(), similarity_loss(model, *pairs, how), settings.options, settings.out,
+          [&model, pairs, how] { return validate_similarity(model, *pairs, how); }};
 }
 
 void train(Settings settings, const ConfigOptions& config_options, const CLI::App& command) {
@@ -245,11 +286,12 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
     tuning.emplace(settings, config_options, command);
     config = tuning->config();
   } else {
-    config = config_options.build(attn::train::is_labelled(settings.data) ? "encoder" : "gpt");
+    config = config_options.build(family_for(settings));
+    apply_task(settings, config);
   }
   const Prepared prepared = prepare(settings, config, settings.options.seed, settings.resume ? settings.out : "",
                                     tuning ? tuning->origin() : Origin());
-  check_afterwards(settings, config, prepared);
+  check_afterwards(settings, prepared);
   complete_options(settings, *prepared.data);
   const attn::nn::Precision precision = precision_named(settings.precision);
   attn::models::check(config);
@@ -264,7 +306,7 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
         attn::nn::random_parameter);
   attn::models::Model& model = *begun.model;
   config = model.config();
-  attn::train::Trainer trainer(model, *prepared.data, settings.options, settings.out);
+  attn::train::Trainer trainer = trainer_of(model, prepared, settings);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is then a write that fails
   if (settings.resume) resume(trainer, settings);
   else begin_directory(settings, config, prepared, settings.overwrite, lock, tuning ? tuning->pretrained() : "");
@@ -288,9 +330,11 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
     say("stopped after update {}: {} validations without a better one\n", trainer.steps_done(),
         settings.options.patience);
   if (!settings.quiet)
-    say("saved in {}: best validation {} {:.4f}{}\n", settings.out, config.classes ? "error" : "loss",
+    say("saved in {}: best validation {} {:.4f}{}\n", settings.out, attn::name_of(trainer.best_metric()),
         trainer.best_score(),
-        config.classes ? ", of the checkpoint that is the best; attn eval says which --temperature fits it" : "");
+        prepared.task == Task::classification
+            ? ", of the checkpoint that is the best; attn eval says which --temperature fits it"
+            : "");
   lock.reset();
   if (settings.interactive) {
     GenerationOptions().converse(
@@ -316,6 +360,22 @@ void add_data_options(CLI::App& command, Settings& settings) {
   command
       .add_option("--word-dropout", settings.word_dropout, "share of words replaced by <unk> in training on sentences")
       ->check(number(0, 1, "[)"));
+}
+
+void add_task_options(CLI::App& command, Settings& settings) {
+  command
+      .add_option("--task", settings.task, "what is learned; default: what the model, or without one the file, is for")
+      ->check(one_of(attn::names_of<Task>()));
+  command
+      .add_option(
+          "--metric", settings.metric,
+          "decides which checkpoint is the best; default: accuracy for classes, spearman for similarity, else loss")
+      ->check(one_of(attn::names_of<attn::train::Metric>()));
+  command.add_option("--class-weights", settings.class_weights,
+                     "weights of the classes in the loss, with commas between them, or balanced: by how rare each is");
+  command.add_flag("--packed", settings.packed, "batches of sentences without padding");
+  command.add_option("--masked-share", settings.masked_share, "share of tokens that --task masked-lm predicts")
+      ->check(number(0, 1, "()"));
 }
 
 void add_schedule_options(CLI::App& command, Settings& settings) {
@@ -397,6 +457,7 @@ void add_train(CLI::App& app) {
   auto settings = std::make_shared<Settings>();
   auto config = std::make_shared<ConfigOptions>();
   add_data_options(*command, *settings);
+  add_task_options(*command, *settings);
   add_schedule_options(*command, *settings);
   add_run_options(*command, *settings);
   add_finetune_options(*command, *settings);

@@ -20,6 +20,31 @@ using attn::models::is_in_head;
 
 /// The fields of a model that a fine-tuning may change.
 bool may_change(const std::string& field) { return field == "dropout" || field.starts_with("lora_"); }
+/// Those that the task decides.
+bool is_of_task(const std::string& field) { return field == "classes" || field == "regression" || field == "pooling"; }
+
+/// The end of the name of transformers' class that learns a task; "" for the class that config.json names.
+std::string head_of(Task task) {
+  switch (task) {
+    case Task::classification:
+    case Task::regression: return "ForSequenceClassification";
+    case Task::token_classification: return "ForTokenClassification";
+    case Task::masked_lm: return "ForMaskedLM";
+    case Task::similarity:
+    case Task::contrastive: return "Model";
+    case Task::causal_lm:
+    case Task::seq2seq: break;
+  }
+  return "";
+}
+
+/// The task that --task names, or that the folder's model and the file suggest.
+Task task_with(const Settings& settings, const std::string& folder) {
+  if (!settings.task.empty()) return task_of(settings, {});
+  Config config = attn::models::read_config(folder);
+  if (config.classes == 0 && config.encoder_layers == 0 && attn::train::is_labelled(settings.data)) config.classes = 1;
+  return task_of(settings, config);
+}
 
 bool is_embedding(std::string_view name) {
   return name.starts_with("tokens.") || name.starts_with("positions.") || name.starts_with("types.") ||
@@ -96,8 +121,7 @@ void add_finetune_options(CLI::App& command, Settings& settings) {
       ->check(number(0, 1, "(]"));
 }
 
-FineTuning::FineTuning(Settings& settings, const ConfigOptions& given, const CLI::App& command)
-    : folder_(settings.from), task_(attn::train::is_labelled(settings.data) ? "ForSequenceClassification" : "") {
+void FineTuning::check_flags(const Settings& settings, const ConfigOptions& given, const CLI::App& command) const {
   if (!given.family.empty() || !given.file.empty() || !given.mixer.empty())
     throw UsageError("--from takes the model from " + folder_ + ": --model, --config and --mixer must not be given");
   for (const auto& [name, value] : given.fields)
@@ -107,20 +131,35 @@ FineTuning::FineTuning(Settings& settings, const ConfigOptions& given, const CLI
     if (command.get_option(flag)->count() > 0)
       throw UsageError(fmt::format("--from takes the tokenizer from {}: {} must not be given", folder_, flag));
   if (settings.data.empty()) throw UsageError("--from needs a file to learn from");
-  config_ = attn::models::read_config(folder_, task_);
-  if (config_.encoder_layers || config_.takes_embeddings)
-    throw UsageError(folder_ + ": only models that continue or classify texts can be fine-tuned");
-  if (config_.classes && config_.pooling == attn::models::ClassifierPooling::each)
-    throw UsageError(folder_ + ": a model with a class for each token cannot be fine-tuned");
-  if (task_.empty() && !config_.causal)
-    throw UsageError(folder_ + " does not continue texts: give labelled sentences, as .tsv, .csv or .jsonl");
+}
+
+FineTuning::FineTuning(Settings& settings, const ConfigOptions& given, const CLI::App& command)
+    : folder_(settings.from) {
+  check_flags(settings, given, command);
+  const Task task = task_with(settings, folder_);
+  settings.task = attn::name_of(task);
+  head_ = head_of(task);
+  config_ = attn::models::read_config(folder_, head_);
+  if (config_.takes_embeddings) throw UsageError(folder_ + ": a model of images or sound cannot be fine-tuned");
+  if (task == Task::causal_lm && !config_.causal)
+    throw UsageError(folder_ +
+                     " does not continue texts: --task masked-lm learns from a text, other tasks from .tsv, "
+                     ".csv or .jsonl");
   for (const auto& [name, value] : given.fields)
     if (!value.empty()) attn::models::set_field(config_, name, value);
   if (settings.tune == "lora" && !config_.lora_rank) throw UsageError("--tune lora needs --lora-rank");
-  if (!task_.empty()) {
+  const bool of_texts = task == Task::classification || task == Task::regression;
+  if (of_texts || task == Task::token_classification) {
     labels_ = attn::models::read_labels(folder_);
+    had_numbers_ = config_.regression;
     if (config_.classes == 0) config_.classes = 1;  // the data say how many
+    config_.regression = task == Task::regression;
+    if (task == Task::token_classification) config_.pooling = attn::models::ClassifierPooling::each;
   }
+  if (task == Task::similarity || task == Task::contrastive)
+    config_.pooling = attn::models::sentence_pooling(folder_) == attn::models::Pooling::first
+                          ? attn::models::ClassifierPooling::first
+                          : attn::models::ClassifierPooling::mean;
   constexpr int64_t kMost = 512;
   if (settings.max_length > config_.context)
     throw UsageError(
@@ -129,20 +168,28 @@ FineTuning::FineTuning(Settings& settings, const ConfigOptions& given, const CLI
   choose_defaults(settings, command, config_.lora_rank > 0);
 }
 
-Origin FineTuning::origin() const { return {attn::models::read_tokenizer(folder_), labels_}; }
+Origin FineTuning::origin() const {
+  Origin origin{attn::models::read_tokenizer(folder_), labels_};
+  if (config_.encoder_layers) {
+    const attn::models::AnswerMarks marks = attn::models::read_answer_marks(folder_);
+    origin.start = marks.start;
+    origin.end = marks.end;
+  }
+  return origin;
+}
 
 attn::models::Loaded FineTuning::open(const Settings& settings, const Config& prepared, const Prepared& data) const {
+  const bool new_head = prepared.classes && (data.labels != labels_ || prepared.regression != had_numbers_);
+  const auto adapt = [&](Config& config) {
+    for (const auto& field : attn::models::field_info(prepared))
+      if (may_change(field.name) || is_of_task(field.name)) attn::models::set_field(config, field.name, field.value);
+  };
   Loading loading;
   return attn::models::open(folder_, {.precision = precision_named(settings.precision),
                                       .purpose = attn::nn::Purpose::training,
-                                      .task = task_,
-                                      .adapt =
-                                          [&](Config& config) {
-                                            for (const auto& field : attn::models::field_info(prepared))
-                                              if (may_change(field.name) || field.name == "classes")
-                                                attn::models::set_field(config, field.name, field.value);
-                                          },
-                                      .new_head = !task_.empty() && data.labels != labels_,
+                                      .task = head_,
+                                      .adapt = adapt,
+                                      .new_head = new_head,
                                       .seed = settings.options.seed,
                                       .trains = trained_by(settings.tune, prepared),
                                       .on_progress = loading.listener()});

@@ -34,12 +34,14 @@ class FineTuning {
   /// Opens the model for the data that were prepared with this configuration.
   attn::models::Loaded open(const Settings& settings, const attn::models::Config& prepared, const Prepared& data) const;
   /// The content of pretrained.json; empty for a model that attn train made from the start.
-  std::string pretrained() const { return attn::models::pretrained_json(folder_, task_); }
+  std::string pretrained() const { return attn::models::pretrained_json(folder_, head_); }
 
  private:
-  std::string folder_, task_;
+  void check_flags(const Settings& settings, const ConfigOptions& given, const CLI::App& command) const;
+  std::string folder_, head_;  // the end of the name of transformers' class with the head that is trained
   attn::models::Config config_;
   std::vector<std::string> labels_;
+  bool had_numbers_ = false;  // the folder's classifier is a regression
 };
 
 }  // namespace cli

@@ -73,24 +73,12 @@ HeadsText HeadsReader::of_ids(const std::vector<int64_t>& ids) const {
 
 std::optional<std::pair<HeadsText, std::vector<int64_t>>> HeadsReader::of_words(
     const std::vector<std::string>& words) const {
-  const std::vector<int64_t> whole = tokenizer_->encode_ids(joined(words, " "));
-  for (const char* space : {"", " "}) {  // which belongs to no word, or to the one after it
-    std::vector<int64_t> ids, word_of;
-    bool each_has_one = true;
-    for (size_t word = 0; word < words.size(); ++word) {
-      const std::vector<int64_t> more = tokenizer_->encode_ids((word > 0 ? space : "") + words[word]);
-      each_has_one &= !more.empty();
-      ids.insert(ids.end(), more.begin(), more.end());
-      word_of.insert(word_of.end(), more.size(), static_cast<int64_t>(word));
-    }
-    if (ids != whole || !each_has_one || static_cast<int64_t>(ids.size()) + marks() > context_) continue;
-    if (!marks_.empty()) {
-      word_of.insert(word_of.begin(), -1);
-      word_of.insert(word_of.end(), marks_.size() - 1, -1);
-    }
-    return std::pair(of_ids(ids), word_of);
-  }
-  return {};
+  attn::text::EncodedWords text = attn::text::encode_words(*tokenizer_, words);
+  std::vector<int64_t> seen = text.word_of;
+  seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
+  const auto with_tokens = std::count_if(seen.begin(), seen.end(), [](int64_t word) { return word >= 0; });
+  if (!text.is_whole || with_tokens < std::ssize(words) || std::ssize(text.ids) > context_) return {};
+  return std::pair(with_kinds(std::move(text.ids)), std::move(text.word_of));
 }
 
 std::vector<int64_t> HeadsReader::usable() const {

@@ -35,10 +35,12 @@ bool classifies(const attn::models::Config& config) {
   return config.classes && config.pooling != attn::models::ClassifierPooling::each;
 }
 
+bool tags(const attn::models::Config& config) {
+  return config.classes && config.pooling == attn::models::ClassifierPooling::each;
+}
+
 std::string what_fits(const attn::models::Config& config) {
   if (config.encoder_layers) return "it answers texts: use attn generate";
-  if (config.classes && config.pooling == attn::models::ClassifierPooling::each)
-    return "it has a class for each token, which no command prints: use attn embed, attn see or attn heads";
   if (config.classes) return "it classifies: use attn classify";
   if (writes(config)) return "it continues texts: use attn generate";
   return config.head ? "it fills gaps: use attn fill or attn embed" : "it makes vectors: use attn embed";

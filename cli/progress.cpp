@@ -72,9 +72,12 @@ void TrainingProgress::step(const attn::train::StepReport& report) {
   if (!quiet_ && line_.is_due()) line_.show(text());
 }
 
-void TrainingProgress::validation(const attn::train::Validation& result, bool best, bool classes) {
-  validation_ = classes ? fmt::format("  val {:.4f} ({:.1f} %)", result.loss, 100 * result.accuracy)
-                        : fmt::format("  val {:.4f}", result.loss);
+void TrainingProgress::validation(const attn::train::Validation& result, bool best, bool shows_accuracy) {
+  using attn::train::Metric;
+  validation_ = fmt::format("  val {:.4f}", result.loss);
+  if (result.metric != Metric::loss && result.metric != Metric::accuracy)
+    validation_ += fmt::format(" ({} {:.4f})", attn::name_of(result.metric), result.score);
+  else if (shows_accuracy) validation_ += fmt::format(" ({:.1f} %)", 100 * result.accuracy);
   if (best) validation_ += " best";
   if (!quiet_) line_.keep(text());
 }

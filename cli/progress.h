@@ -74,7 +74,7 @@ class TrainingProgress {
       : steps_(steps), flops_(flops_per_token), peak_(peak), quiet_(quiet) {}
 
   void step(const attn::train::StepReport& report);
-  void validation(const attn::train::Validation& result, bool best, bool classes);
+  void validation(const attn::train::Validation& result, bool best, bool shows_accuracy);
   void note(const std::string& text);
   void end() { line_.end(); }
 

@@ -40,6 +40,11 @@ void each_saved(S& settings, const Visit& visit) {
   visit("batch", settings.batch, stays);
   visit("validation_batches", settings.validation_batches, may_change);
   visit("word_dropout", settings.word_dropout, stays);
+  visit("task", settings.task, stays);
+  visit("metric", settings.metric, stays);
+  visit("class_weights", settings.class_weights, stays);
+  visit("packed", settings.packed, stays);
+  visit("masked_share", settings.masked_share, stays);
   visit("from", settings.from, may_change);
   visit("tune", settings.tune, stays);
   visit("max_length", settings.max_length, stays);

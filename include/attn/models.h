@@ -77,6 +77,13 @@ struct ForwardOptions {
   const std::vector<Value>* gates = nullptr;  ///< nn::AttentionInputs::gates of each of attention_layers()
 };
 
+/// What Model::target_logits() returns.
+struct TargetLogits {
+  Value logits = {};
+  std::vector<int64_t> targets = {};  ///< [n]
+  std::vector<double> weights = {};   ///< [n]; empty = 1
+};
+
 class Model {
  public:
   /// Random weights of this precision and seed. Throws Error as check() does.
@@ -102,6 +109,8 @@ class Model {
   Value hidden(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
   /// The pooler's output of first rows [R, C], which forward() applies.
   Value pooler(Tape& tape, const Value& first) const;
+  /// The logits of the rows that have a target, [.., n, V], with those targets and weights. Throws Error as loss().
+  TargetLogits target_logits(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
   /// The mean cross entropy over the targets, whose rows alone have logits; with Batch::values the mean squared error.
   Value loss(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
 

@@ -56,6 +56,8 @@ class Classifier {
   // The steps of a call, for callers that form batches themselves.
   /// The tokens of a text, truncated to max_length; sets `truncated`, if given, to whether they were.
   text::Encoding encode(std::string_view text, bool* truncated = nullptr) const;
+  /// The same of a text and a second one, which may be empty.
+  text::Encoding encode(std::string_view text, std::string_view pair, bool* truncated = nullptr) const;
   /// The logits [texts, classes] of one batch, whose texts are cut at max_length.
   std::vector<std::vector<double>> logits(std::span<const text::Encoding> texts) const;
   Classification classify(std::vector<double> logits) const;
@@ -67,6 +69,34 @@ class Classifier {
   std::vector<std::string> labels_;
   std::shared_ptr<autograd::Recycler> memory_ = Tape().memory();
 };
+
+/// A word of a text with the most probable of its classes.
+struct TaggedWord {
+  std::string word = {};
+  int64_t label = 0;
+  double probability = 0;
+};
+
+/// A model with a class for each token, which gives each word the class of its first token.
+class WordTagger {
+ public:
+  /// Opens a folder. Throws Error as open_with_tokenizer(), and for a model that does not classify tokens.
+  explicit WordTagger(const std::string& folder, const OpenOptions& how = {});
+  explicit WordTagger(Loaded loaded);
+
+  int64_t max_length = 0;  ///< tokens of a text that are read; 0 = the context
+  const Loaded& loaded() const { return loaded_; }
+  const std::vector<std::string>& labels() const { return loaded_.labels; }
+  /// The words of each text with their classes; words whose first token is beyond max_length are left out, and a text
+  /// may have no words. Throws Error as text::encode_words().
+  std::vector<std::vector<TaggedWord>> operator()(std::span<const std::vector<std::string>> texts) const;
+
+ private:
+  Loaded loaded_;
+  std::shared_ptr<autograd::Recycler> memory_ = Tape().memory();
+};
+/// The words of a text: what is between white space.
+std::vector<std::string> words_of_text(std::string_view text);
 
 }  // namespace attn::models
 #pragma GCC visibility pop

@@ -127,6 +127,7 @@ struct Config {
   bool pooler = false;  ///< without a head: tanh(W x + b) of each text's first row, as BERT's pooler
   int64_t classes = 0;  ///< > 0: the model classifies instead of predicting tokens
   ClassifierPooling pooling = ClassifierPooling::mean;
+  bool regression = false;  ///< the logits of a classifier are numbers, not those of classes
   bool head_dense = false;
   bool head_dense_bias = true;
   Activation head_activation = Activation::tanh;

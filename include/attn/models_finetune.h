@@ -19,7 +19,7 @@
 #include <string_view>
 #include <vector>
 
-#include "attn/models.h"
+#include "attn/models_embed.h"
 
 #pragma GCC visibility push(default)
 namespace attn::models {
@@ -29,8 +29,16 @@ bool is_adapter(std::string_view parameter);
 bool is_in_head(std::string_view parameter);
 /// The names of the classes of a folder's classifier; none for another model. Throws Error.
 std::vector<std::string> read_labels(const std::string& folder);
+/// The pooling of a sentence encoder's folder: mean or first. Throws Error for modules that a training would leave out.
+Pooling sentence_pooling(const std::string& folder);
 /// The tokenizer of a folder of `attn train` or of the hub. Throws Error.
 std::unique_ptr<text::Tokenizer> read_tokenizer(const std::string& folder);
+
+/// The tokens around what the decoder of a folder's encoder-decoder writes: its first, and the one that ends it.
+struct AnswerMarks {
+  int64_t start = -1, end = -1;
+};
+AnswerMarks read_answer_marks(const std::string& folder);
 
 /// The file in the folder of a fine-tuned model that keeps what the original folder says about it: config.json, names
 /// and shapes of tensors, small files of tokenizer and generation. export_folder() and open() read it.

@@ -113,6 +113,18 @@ class Tokenizer {
 EncodedBatch encode_batch(const Tokenizer& tokenizer, std::span<const std::string> texts,
                           const std::optional<BatchOptions>& options = {});
 
+/// A text of words, and where they are among its tokens.
+struct EncodedWords {
+  std::vector<int64_t> ids = {};      ///< [L]
+  std::vector<int64_t> word_of = {};  ///< [L]: the word of each token, from 0; -1 for special tokens
+  bool is_whole = false;  ///< without special tokens these are the ids of the words with spaces between them
+};
+/// Encodes a text that is given word by word, for labels of words. Each word is encoded alone, after a space where the
+/// tokenizer keeps spaces in tokens; truncation removes the last tokens. Throws Error for no words and as encode()
+/// does.
+EncodedWords encode_words(const Tokenizer& tokenizer, std::span<const std::string> words,
+                          const EncodeOptions& options = {});
+
 /// Decodes token by token, for text that is printed while a model generates it. The pieces of push() and finish()
 /// together are equal to decode() of all ids. The tokenizer must outlive the stream.
 class TextStream {

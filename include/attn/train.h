@@ -1,4 +1,4 @@
-// train: datasets, the learning rate schedule, checkpoints and the training loop.
+// train: the learning rate schedule, validation, checkpoints and the training loop. Datasets are in attn/train_data.h.
 //
 // ```cpp
 // #include "attn/train.h"
@@ -24,92 +24,11 @@
 
 #include "attn/models.h"
 #include "attn/nn_adamw.h"
+#include "attn/train_data.h"
+#include "attn/train_metrics.h"
 
 #pragma GCC visibility push(default)
 namespace attn::train {
-
-// ------------------------------------------------------------------------------------------------------------- data
-
-/// The source of batches. The same number always gives the same batch. The classes of this header throw Error for the
-/// number of a validation batch that does not exist.
-class Dataset {
- public:
-  virtual ~Dataset() = default;
-  virtual models::Batch training(uint64_t number) const = 0;
-  virtual models::Batch validation(int64_t number) const = 0;
-  virtual int64_t validation_batches() const = 0;
-  /// The number of batches that contain all training data once.
-  virtual int64_t batches_per_epoch() const = 0;
-  /// One line that describes the data.
-  virtual std::string describe() const = 0;
-};
-
-/// Crops of a text: `batch` sequences of `context` tokens at random positions, with the next tokens as targets. The
-/// last `validation_tokens` tokens (0 = a tenth) are for validation, in at most `validation_batches` evenly spread
-/// crops.
-class TextDataset : public Dataset {
- public:
-  /// Throws Error for a text too short for one crop of training and one of validation, and for a negative token.
-  TextDataset(std::vector<int64_t> tokens, int64_t context, int64_t batch, uint64_t seed,
-              int64_t validation_batches = 20, int64_t validation_tokens = 0);
-  models::Batch training(uint64_t number) const override;
-  models::Batch validation(int64_t number) const override;
-  int64_t validation_batches() const override;
-  int64_t batches_per_epoch() const override;
-  std::string describe() const override;
-
- private:
-  models::Batch crops(std::span<const int64_t> first) const;
-  std::vector<int64_t> tokens_;
-  int64_t context_, batch_, validation_begin_, validation_batches_;
-  uint64_t seed_;
-};
-
-struct Labelled {
-  std::vector<int64_t> tokens = {};  ///< at least one
-  int64_t label = 0;
-};
-
-/// Sentences with classes: shuffled every epoch, batched by similar length, padded with token 0. In training a random
-/// share `word_dropout` of the tokens is replaced by token 1, <unk>, differently in every epoch (Iyyer et al. 2015).
-class LabelledDataset : public Dataset {
- public:
-  /// Throws Error for a sentence without tokens, and for a negative token or label.
-  LabelledDataset(std::vector<Labelled> training, std::vector<Labelled> validation, int64_t context, int64_t batch,
-                  uint64_t seed, double word_dropout = 0);
-  models::Batch training(uint64_t number) const override;
-  models::Batch validation(int64_t number) const override;
-  int64_t validation_batches() const override;
-  int64_t batches_per_epoch() const override;
-  std::string describe() const override;
-
- private:
-  models::Batch padded(const std::vector<Labelled>& from, std::span<const int64_t> which) const;
-  std::vector<Labelled> training_, validation_;
-  int64_t context_, batch_;
-  uint64_t seed_;
-  double word_dropout_;
-};
-
-/// A row of a file of labelled sentences.
-struct LabelledText {
-  std::string text = {}, label = {};
-  int64_t line = 0;  ///< of the row's begin, from 1
-};
-/// True for the names that end in .tsv, .csv or .jsonl.
-bool is_labelled(std::string_view path);
-/// Reads labelled sentences: .csv as in RFC 4180; .jsonl with "text" and "label" in each line; any other name, and "-"
-/// for the standard input, as lines of text, tab, label. The first row may name the columns "text" or "sentence", and
-/// "label". Throws Error with the file and the line.
-std::vector<LabelledText> read_labelled(const std::string& path);
-
-/// The classes of the labels: whole numbers sorted by value, others by their bytes. If all labels are whole numbers
-/// below `least` or below the number of different labels, every number below that limit is a class.
-std::vector<std::string> classes_of(std::span<const LabelledText> rows, int64_t least = 0);
-/// Encodes rows; labels become indices into `classes`. Throws Error with the line of the first label that is not in
-/// `classes` and of a text without tokens; `source` is the file name that errors show.
-std::vector<Labelled> encode_labelled(std::span<const LabelledText> rows, const text::Tokenizer& tokenizer,
-                                      std::span<const std::string> classes, const std::string& source);
 
 // ------------------------------------------------------------------------------------------------------------ options
 
@@ -184,13 +103,25 @@ struct StepReport {
   double loss_scale = 1;  ///< of the backward
 };
 
+/// What a validation found.
 struct Validation {
   double loss = 0;
-  double accuracy = 0;  ///< share of targets with the largest logit
+  double accuracy = 0;           ///< share of targets with the largest logit
+  Metric metric = Metric::loss;  ///< decides which checkpoint is the best
+  double score = 0;              ///< its value
 };
-/// The mean loss and accuracy on all validation batches, with `options` in every forward. Throws Error if there is no
-/// target.
-Validation validate(const models::Model& model, const Dataset& data, const models::ForwardOptions& options = {});
+struct ValidationOptions {
+  /// Absent: accuracy for classifiers, loss for other models and for Batch::values.
+  std::optional<Metric> metric = {};
+  std::vector<std::string> labels = {};  ///< the names of the classes, for Metric::span_f1
+  models::ForwardOptions forward = {};
+};
+/// Adds what the model says of a batch with targets or values, and its loss times their weight, to `predictions`;
+/// returns that weight. Throws Error as Model::loss().
+double add_predictions(const models::Model& model, const models::Batch& batch, Predictions& predictions,
+                       const models::ForwardOptions& options = {});
+/// The mean loss, accuracy and metric on all validation batches. Throws Error if there is no target, and as measure().
+Validation validate(const models::Model& model, const Dataset& data, const ValidationOptions& options = {});
 
 // --------------------------------------------------------------------------------------------------------------- loop
 
@@ -211,7 +142,8 @@ class Trainer {
  public:
   /// Borrows model and data; they must outlive the trainer. The directory must exist before run(); with "" the trainer
   /// saves nothing. Throws Error for invalid options and for a path that is not a directory.
-  Trainer(models::Model& model, const Dataset& data, const TrainerOptions& options, std::string directory);
+  Trainer(models::Model& model, const Dataset& data, const TrainerOptions& options, std::string directory,
+          const ValidationOptions& validation = {});
   /// The same for layers and a loss of your own; options.recompute has no effect. Borrows the parameters. Without
   /// `validation` there is none, and no checkpoint is the best one.
   Trainer(nn::Parameters& parameters, LossFunction loss, const TrainerOptions& options = {}, std::string directory = "",
@@ -233,8 +165,9 @@ class Trainer {
   void save();
 
   int64_t steps_done() const { return step_; }
-  /// The smallest validation loss; for a classifier, the smallest error rate.
+  /// The best Validation::score so far: the smallest loss, or the largest value of another metric.
   double best_score() const { return best_score_; }
+  Metric best_metric() const { return metric_; }  ///< of best_score()
 
   /// Callbacks of run(). All are optional.
   struct Events {
@@ -257,14 +190,14 @@ class Trainer {
   nn::Parameters& parameters_;
   LossFunction loss_;
   std::function<Validation()> validation_;
-  bool best_by_accuracy_ = false;  // of a classifier
   TrainerOptions options_;
   std::string directory_;
   std::shared_ptr<autograd::Recycler> memory_;
   nn::AdamW optimizer_;
   std::optional<LossScaler> scaler_;  // absent: the scale is 1
   int64_t step_ = 0;
-  double best_score_;
+  double best_score_;  // NaN before the first validation
+  Metric metric_ = Metric::loss;
   bool is_best_ = false;
   int64_t saved_step_ = -1;
   int64_t since_best_ = 0;  // validations

@@ -11,6 +11,8 @@
 // ```
 #pragma once
 
+#include <optional>
+
 #include "attn/train.h"
 
 #pragma GCC visibility push(default)
@@ -29,19 +31,21 @@ std::vector<PairText> read_pairs(const std::string& path);
 struct Pair {
   std::vector<int64_t> source = {}, target = {};  ///< at least one token in each
 };
-/// Encodes both sides of each row by their tokenizers. Throws Error with the line of a text without tokens; `path` is
-/// the file name that errors show.
+/// Encodes both sides of each row by their tokenizers, with special tokens but for `end` at the end of a target, which
+/// PairData adds. Texts longer than max_length are truncated; 0 = no truncation. Throws Error with the line of a text
+/// without tokens; `path` is the file name that errors show.
 std::vector<Pair> encode_pairs(std::span<const PairText> rows, const text::Tokenizer& source,
-                               const text::Tokenizer& target, const std::string& path);
+                               const text::Tokenizer& target, const std::string& path, int64_t end = -1,
+                               int64_t max_length = 0);
 
-/// Pairs for a model with an encoder, shuffled and batched as by LabelledDataset. The decoder reads `end` and the
-/// target, and learns to write the target and `end` (Sutskever et al. 2014, arXiv:1409.3215). Texts are truncated to
-/// `context`.
+/// Pairs for a model with an encoder, shuffled and batched as by LabelledDataset. The decoder reads `start`, or without
+/// it `end`, and the target, and learns to write the target and `end` (Sutskever et al. 2014, arXiv:1409.3215). Texts
+/// are truncated to `context`.
 class PairData : public Dataset {
  public:
   /// Throws Error for a side without tokens and for a negative token.
   PairData(std::vector<Pair> training, std::vector<Pair> validation, int64_t end, int64_t context, int64_t batch,
-           uint64_t seed);
+           uint64_t seed, std::optional<int64_t> start = {});
   models::Batch training(uint64_t number) const override;
   models::Batch validation(int64_t number) const override;
   int64_t validation_batches() const override;
@@ -51,7 +55,7 @@ class PairData : public Dataset {
  private:
   models::Batch padded(const std::vector<Pair>& from, std::span<const int64_t> which) const;
   std::vector<Pair> training_, validation_;
-  int64_t end_, context_, batch_;
+  int64_t end_, start_, context_, batch_;
   uint64_t seed_;
 };
 

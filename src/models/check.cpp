@@ -47,9 +47,14 @@ void check_targets(Checker& checker, const Config& config, const Batch& batch, b
   if (!batch.values.empty()) return check_values(checker, config, batch);
   const bool each = !config.classes || config.pooling == ClassifierPooling::each;
   const int64_t length = !each || last_only ? 1 : batch.length;
-  checker.require(has_size(batch.targets.size(), batch.sequences, length), [&] {
-    return text(static_cast<int64_t>(batch.targets.size())) + " targets are given for " + text(batch.sequences) +
-           " sequences of " + text(length) + (config.classes ? " class" : " tokens");
+  const bool packed = !batch.cu_seqlens.empty() && each && !last_only;  // `length` is that of all sequences
+  checker.require(has_size(batch.targets.size(), packed ? 1 : batch.sequences, length), [&] {
+    return text(std::ssize(batch.targets)) + " targets are given for " + text(batch.sequences) + " sequences of " +
+           text(length) + (config.classes ? " class" : " tokens") + (packed ? " in all" : "");
+  });
+  checker.require(batch.target_weights.empty() || batch.target_weights.size() == batch.targets.size(), [&] {
+    return text(std::ssize(batch.target_weights)) + " target_weights are given for " + text(std::ssize(batch.targets)) +
+           " targets";
   });
   require_range(checker, "targets", batch.targets, 0, config.classes ? config.classes : config.vocab_size,
                 ops::kIgnoreIndex);

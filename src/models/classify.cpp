@@ -51,11 +51,16 @@ void Classifier::check() const {
   checker.done();
 }
 
-text::Encoding Classifier::encode(std::string_view text, bool* truncated) const {
-  text::Encoding encoding = loaded_.tokenizer->encode(text);
+text::Encoding Classifier::encode(std::string_view text, bool* truncated) const { return encode(text, {}, truncated); }
+
+text::Encoding Classifier::encode(std::string_view text, std::string_view pair, bool* truncated) const {
+  const auto encoded = [&](const text::EncodeOptions& how) {
+    return pair.empty() ? loaded_.tokenizer->encode(text, how) : loaded_.tokenizer->encode_pair(text, pair, how);
+  };
+  text::Encoding encoding = encoded({});
   const bool too_long = std::ssize(encoding.ids) > max_length();
   if (truncated) *truncated = too_long;
-  return too_long ? loaded_.tokenizer->encode(text, {.max_length = max_length()}) : encoding;
+  return too_long ? encoded({.max_length = max_length()}) : encoding;
 }
 
 std::vector<std::vector<double>> Classifier::logits(std::span<const text::Encoding> texts) const {
@@ -109,6 +114,68 @@ std::vector<Classification> Classifier::operator()(std::span<const std::string> 
     for (std::vector<double>& row : logits(batch)) results.push_back(classify(std::move(row)));
   }
   return results;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// words
+
+WordTagger::WordTagger(const std::string& folder, const OpenOptions& how)
+    : WordTagger(open_with_tokenizer(folder, how)) {}
+
+WordTagger::WordTagger(Loaded loaded) : loaded_(std::move(loaded)) {
+  const Config& config = loaded_.model->config();
+  Checker checker("classify");
+  checker.require(config.classes > 0 && config.pooling == ClassifierPooling::each,
+                  "the model must have a class for each token");
+  checker.require(loaded_.tokenizer != nullptr, "the model has no tokenizer");
+  checker.done();
+}
+
+std::vector<std::vector<TaggedWord>> WordTagger::operator()(std::span<const std::vector<std::string>> texts) const {
+  const Config& config = loaded_.model->config();
+  Batch batch;
+  batch.cu_seqlens = {0};
+  std::vector<std::vector<TaggedWord>> results(texts.size());
+  std::vector<std::pair<size_t, int64_t>> first;  // of each word: its text and the row of its first token
+  for (size_t n = 0; n < texts.size(); ++n) {
+    if (texts[n].empty()) continue;
+    const text::EncodedWords encoded =
+        text::encode_words(*loaded_.tokenizer, texts[n], {.max_length = max_length ? max_length : config.context});
+    for (size_t k = 0; k < encoded.ids.size(); ++k) {
+      const int64_t word = encoded.word_of[k];
+      if (word >= 0 && (k == 0 || encoded.word_of[k - 1] != word)) {
+        first.emplace_back(n, std::ssize(batch.tokens));
+        results[n].push_back({texts[n][static_cast<size_t>(word)]});
+      }
+      batch.tokens.push_back(encoded.ids[k]);
+    }
+    batch.cu_seqlens.push_back(std::ssize(batch.tokens));
+    ++batch.sequences;
+  }
+  if (batch.sequences == 0) return results;
+  batch.length = std::ssize(batch.tokens);
+  Tape tape({}, memory_);
+  const std::vector<double> logits = loaded_.model->forward(tape, batch).data().values();
+  std::vector<size_t> next(texts.size(), 0);
+  for (const auto& [text, row] : first) {
+    const auto begin = logits.begin() + row * config.classes;
+    const std::vector<double> scores = log_softmax({begin, begin + config.classes});
+    TaggedWord& word = results[text][next[text]++];
+    word.label = std::max_element(scores.begin(), scores.end()) - scores.begin();
+    word.probability = std::exp(scores[static_cast<size_t>(word.label)]);
+  }
+  return results;
+}
+
+std::vector<std::string> words_of_text(std::string_view text) {
+  constexpr std::string_view kSpaces = " \t\r\n";
+  std::vector<std::string> words;
+  for (size_t begin = text.find_first_not_of(kSpaces); begin != std::string_view::npos;) {
+    const size_t end = std::min(text.find_first_of(kSpaces, begin), text.size());
+    words.emplace_back(text.substr(begin, end - begin));
+    begin = text.find_first_not_of(kSpaces, end);
+  }
+  return words;
 }
 
 }  // namespace attn::models

@@ -160,6 +160,7 @@ void each_field(C& config, const Visit& visit) {
   visit("head", "a head that gives logits; else the model returns hidden states", config.head);
   visit("pooler", "without a head: BERT's pooler, tanh of a linear layer of the first token", config.pooler);
   visit("classes", "classes of a classifier, unless its data have more; 0 = predicts tokens", config.classes, 0, kMany);
+  visit("regression", "a classifier's outputs are numbers, not classes", config.regression);
   visit("pooling", "input of a classifier: the mean of all tokens, the first, each or the last token", config.pooling);
   visit("head_dense", "a linear layer with an activation before the logits", config.head_dense);
   visit("head_dense_bias", "bias of that linear layer", config.head_dense_bias);
@@ -571,7 +572,8 @@ void check(const Config& config) {
   if (selfhead) check_selfhead(checker, config);
   if (!selfhead && !config.mixers.empty() && config.layers <= kMostLayers) check_mixers(checker, config);
   if (!config.kept_heads.empty() && !selfhead) check_kept_heads(checker, config);
-  checker.require(config.model != "encoder" || config.classes > 0, "an encoder needs classes");
+  checker.require(config.model != "encoder" || config.classes > 0 || !config.head,
+                  "an encoder with a head needs classes");
   checker.require(!config.pooler || !config.head, "a pooler is for models without a head");
   checker.require(config.classes > 0 || config.causal || !config.head || is_among(hub_families(), config.model),
                   "a model that predicts tokens must be causal");

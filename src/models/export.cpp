@@ -112,7 +112,11 @@ void write_tokenizer(const std::string& to, const ExportSource& source, Exported
   }
   const std::map<std::string, std::string> kept =
       source.original ? source.original->files : std::map<std::string, std::string>();
-  for (const auto& [name, content] : kept) write(name, content);
+  for (const auto& [name, content] : kept) {
+    if (const size_t slash = name.rfind('/'); slash != std::string::npos)
+      std::filesystem::create_directories(to + "/" + name.substr(0, slash));
+    write(name, content);
+  }
   if (source.loaded.tokenizer && !kept.contains("tokenizer_config.json"))
     write("tokenizer_config.json", Json({{"tokenizer_class", "PreTrainedTokenizerFast"}}).dump(2) + "\n");
 }

@@ -264,6 +264,7 @@ HubModel read_hub_config(const Json& theirs, const std::string& source, const st
     for (const FieldRule& rule : model.head->fields) reader.apply(config, rule);
     set_classes(reader, config, *model.head);
     model.answers = answers_of(reader, config);
+    config.regression = model.answers == ProblemType::regression;
   }
   require_common(reader, config);
   if (const Json& stored = reader.field("quantization_config"); !stored.is_null())

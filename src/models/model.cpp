@@ -294,20 +294,26 @@ std::vector<T> picked(const std::vector<T>& from, std::span<const int64_t> which
 
 }  // namespace
 
-Value Model::loss(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
+TargetLogits Model::target_logits(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
   check_call(tape, batch, options, true);
-  if (!batch.values.empty()) {
-    const Value y = forward(tape, batch, options);
-    const Array wanted = tape.array(y.dtype(), y.shape());
-    ops::convert(Array(batch.values, y.shape()).flat(), wanted.flat());
-    return mean_squared_error(tape, y, Value(wanted));
-  }
   const bool of_rows = (!config_.classes || config_.pooling == ClassifierPooling::each) && !options.last_only;
   const std::vector<int64_t> counted = rows_with_targets(batch.targets);
   if (!of_rows || counted.empty() || counted.size() == batch.targets.size())
-    return cross_entropy(tape, forward(tape, batch, options), batch.targets, batch.target_weights);
+    return {forward(tape, batch, options), batch.targets, batch.target_weights};
   const Value x = gathered(tape, rows(tape, batch, options), counted, {1, std::ssize(counted)});
-  return cross_entropy(tape, logits(tape, x), picked(batch.targets, counted), picked(batch.target_weights, counted));
+  return {logits(tape, x), picked(batch.targets, counted), picked(batch.target_weights, counted)};
+}
+
+Value Model::loss(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
+  if (batch.values.empty()) {
+    TargetLogits found = target_logits(tape, batch, options);
+    return cross_entropy(tape, found.logits, std::move(found.targets), std::move(found.weights));
+  }
+  check_call(tape, batch, options, true);
+  const Value y = forward(tape, batch, options);
+  const Array wanted = tape.array(y.dtype(), y.shape());
+  ops::convert(Array(batch.values, y.shape()).flat(), wanted.flat());
+  return mean_squared_error(tape, y, Value(wanted));
 }
 
 KVCacheConfig Model::cache_config(int64_t place) const {

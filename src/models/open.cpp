@@ -7,6 +7,7 @@
 #include "models/adapter.h"
 #include "models/gguf.h"
 #include "models/hub.h"
+#include "models/pretrained.h"
 #include "models/quantization.h"
 
 namespace attn::models {
@@ -117,6 +118,20 @@ std::vector<std::string> read_labels(const std::string& folder) {
     return config.classes ? load_labels(folder, config.classes) : std::vector<std::string>();
   }
   return labels_of(json, read_hub_config(json, folder + "/config.json", "").config.classes);
+}
+
+AnswerMarks read_answer_marks(const std::string& folder) {
+  const Json json = read_model_file("open", folder);
+  const Config config = config_of(json, folder, "");
+  Loaded loaded;
+  if (is_of_transformers(json)) read_generation(folder, json, config, loaded);
+  else if (const std::optional<Pretrained> own = read_pretrained(folder))
+    read_generation_fields(own->generation(), folder + "/" + kPretrainedFile, config, loaded);
+  else return {config.vocab_size - 1, config.vocab_size - 1};
+  if (loaded.eos_token_ids.empty() || loaded.decoder_start_token_ids.empty())
+    throw Error("open", {folder + ": neither config.json nor generation_config.json names the eos_token_id and the "
+                                  "decoder_start_token_id that answers begin and end with"});
+  return {loaded.decoder_start_token_ids.front(), loaded.eos_token_ids.front()};
 }
 
 bool is_of_transformers(const Json& config) { return config.contains("model_type"); }

@@ -16,6 +16,30 @@ constexpr const char* kGeneration = "generation_config.json";
 constexpr auto kKeptFiles = std::to_array<const char*>(
     {kGeneration, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"});
 
+/// modules.json, and the config.json of the modules that it names; the weights of modules are not kept.
+std::vector<std::string> module_files(const std::string& folder) {
+  std::vector<std::string> names;
+  const std::string path = folder + "/modules.json";
+  if (!io::exists(path)) return names;
+  names.emplace_back("modules.json");
+  for (const char* name : {"sentence_bert_config.json", "config_sentence_transformers.json"}) names.emplace_back(name);
+  const Json modules = io::read_json("open", path);
+  for (const Json& each : modules.is_array() ? modules : Json::array())
+    if (const Json place = each.is_object() ? each.value("path", Json()) : Json(); place.is_string() && place != "")
+      names.push_back(place.get<std::string>() + "/config.json");
+  return names;
+}
+
+/// True for a name within the folder: no empty part, no "..".
+bool is_inside(const std::string& name) {
+  for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+    end = name.find('/', begin);
+    const std::string part = name.substr(begin, end == std::string::npos ? end : end - begin);
+    if (part.empty() || part == "." || part == "..") return false;
+  }
+  return true;
+}
+
 bool is_shape(const Json& value) {
   return value.is_array() &&
          std::all_of(value.begin(), value.end(), [](const Json& each) { return io::whole_number(each).has_value(); });
@@ -49,6 +73,9 @@ Pretrained parse_pretrained(const std::string& content, const std::string& path)
       !std::all_of(tensors.begin(), tensors.end(), is_shape) || !std::all_of(files.begin(), files.end(), is_text))
     throw Error("load", {path + " must have the objects config, tensors and files and the text task, as attn train "
                                 "writes them"});
+  for (const auto& file : files.items())
+    if (!is_inside(file.key()))
+      throw Error("load", {path + ": files has " + io::in_quotes(file.key()) + ", which is not inside a folder"});
   return Pretrained{config, task, tensors, files};
 }
 
@@ -60,8 +87,10 @@ std::string pretrained_json(const std::string& folder, const std::string& task) 
   }
   HubModel hub = read_hub_config(config, folder + "/config.json", task);
   std::map<std::string, std::string> files;
-  for (const char* name : kKeptFiles)
-    if (const std::string path = folder + "/" + name; io::exists(path)) {
+  std::vector<std::string> kept(kKeptFiles.begin(), kKeptFiles.end());
+  for (std::string& name : module_files(folder)) kept.push_back(std::move(name));
+  for (const std::string& name : kept)
+    if (const std::string path = folder + "/" + name; is_inside(name) && io::exists(path)) {
       const std::string content = io::read_file(path, kMostBytes);
       if (!io::json_string(content)) throw Error("open", {path + " is not UTF-8"});
       files[name] = content;

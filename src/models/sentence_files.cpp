@@ -3,6 +3,7 @@
 #include <cmath>
 #include <set>
 
+#include "attn/core_names.h"
 #include "io/foreign.h"
 #include "models/sentence.h"
 
@@ -229,7 +230,11 @@ void read_modules(const std::string& folder, SentenceFiles& files) {
 /// Without modules.json: the mean, of a decoder the last row. A chat template would be around the text.
 void read_plain(const std::string& folder, SentenceFiles& files) {
   FileFields config = file(folder + "/config.json");
-  if (!config.find("model_type")) return;
+  if (!config.find("model_type")) {
+    const std::optional<std::string> own = config.text("pooling");
+    if (own == attn::name_of(ClassifierPooling::first)) files.pooling = Pooling::first;
+    return;
+  }
   const std::string path = folder + "/tokenizer_config.json";
   const Json said = io::exists(path) ? io::read_json("embed", path) : Json::object();
   if (io::exists(folder + "/chat_template.jinja") ||

@@ -7,6 +7,7 @@
 
 #include "attn/core_names.h"
 #include "attn/io.h"
+#include "attn/models_finetune.h"
 #include "models/sentence.h"
 
 namespace attn::models {
@@ -262,6 +263,23 @@ Stage module_stage(const std::string& kind, const std::string& folder, std::opti
   else fields.pass_over({"embedding_dimension", "word_embedding_dimension", "layer_start", "num_hidden_layers"});
   fields.done();
   return {};
+}
+
+Pooling sentence_pooling(const std::string& folder) {
+  const SentenceFiles files = read_sentence_files(folder, {});
+  Pooling pooling = files.pooling;
+  for (const auto& [kind, where] : files.modules) {
+    if (kind == "Normalize") continue;
+    const std::string path = where + "/config.json";
+    if (kind != "Pooling")
+      throw Error("train", {where + ": a module " + kind + " cannot be trained, only Pooling and Normalize"});
+    FileFields fields(io::read_json("train", path), path);
+    const std::vector<Pooling> kinds = kinds_of(fields);
+    if (kinds.size() != 1 || (kinds[0] != Pooling::mean && kinds[0] != Pooling::first))
+      fields.refuse("only the poolings mean and cls can be trained");
+    pooling = kinds[0];
+  }
+  return pooling;
 }
 
 }  // namespace attn::models

@@ -27,9 +27,9 @@ void require_ids(Checker& checker, std::span<const int64_t> ids, int64_t rows, i
 }
 
 /// Where the sequences of pooled rows are.
-class Sequences {
+class PooledSequences {
  public:
-  Sequences(std::span<const int64_t> lengths, std::span<const int64_t> starts, int64_t count, int64_t rows)
+  PooledSequences(std::span<const int64_t> lengths, std::span<const int64_t> starts, int64_t count, int64_t rows)
       : lengths_(lengths), starts_(starts), count_(count), rows_(rows) {}
 
   void check(Checker& checker) const {
@@ -130,7 +130,7 @@ void mean_pool(ConstView<2> x, std::span<const int64_t> lengths, View<2> out, st
   Checker checker("mean_pool");
   require_type(checker, "x", x.dtype);
   require_input(checker, "x", x, x.dtype, x.size);
-  const Sequences sequences(lengths, starts, out.size[0], x.size[0]);
+  const PooledSequences sequences(lengths, starts, out.size[0], x.size[0]);
   sequences.check(checker);
   require_output(checker, "out", out, x.dtype, {out.size[0], x.size[1]});
   require_apart(checker, "out", out, "x", x, Sharing::none);
@@ -156,7 +156,7 @@ void mean_pool_backward(ConstView<2> dout, std::span<const int64_t> lengths, Vie
   Checker checker("mean_pool_backward");
   require_type(checker, "dout", dout.dtype);
   require_input(checker, "dout", dout, dout.dtype, dout.size);
-  const Sequences sequences(lengths, starts, dout.size[0], dx.size[0]);
+  const PooledSequences sequences(lengths, starts, dout.size[0], dx.size[0]);
   sequences.check(checker);
   require_output(checker, "dx", dx, dout.dtype, {dx.size[0], dout.size[1]});
   require_apart(checker, "dx", dx, "dout", dout, Sharing::none);

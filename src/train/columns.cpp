@@ -1,8 +1,7 @@
-// Files of two columns: lines with tabs, RFC 4180, lines of JSON.
+// Files of rows: lines with tabs, RFC 4180, lines of JSON.
 #include "train/columns.h"
 
 #include <algorithm>
-#include <array>
 
 #include "attn/core_lines.h"
 #include "attn/io.h"
@@ -10,12 +9,6 @@
 
 namespace attn::train {
 namespace {
-
-/// The fields of one row, and the line that it begins in.
-struct TextRow {
-  std::vector<std::string> fields;
-  int64_t line = 0;
-};
 
 /// As messages name it.
 std::string named(const std::string& path) { return path == "-" ? "standard input" : path; }
@@ -30,10 +23,10 @@ void for_each_line(std::string_view text, const std::string& path, const Use& us
     if (!line->empty()) use(*line, lines.number());
 }
 
-std::vector<TextRow> rows_of_tsv(std::string_view text, const std::string& path) {
-  std::vector<TextRow> rows;
+std::vector<ColumnsRow> rows_of_tsv(std::string_view text, const std::string& path) {
+  std::vector<ColumnsRow> rows;
   for_each_line(text, path, [&](std::string_view line, int64_t number) {
-    TextRow row{{}, number};
+    ColumnsRow row{{}, number};
     for (size_t end = line.find('\t'); end != std::string_view::npos; end = line.find('\t')) {
       row.fields.emplace_back(line.substr(0, end));
       line.remove_prefix(end + 1);
@@ -52,10 +45,10 @@ class Csv {
     if (text_.starts_with("\xEF\xBB\xBF")) text_.remove_prefix(3);
   }
 
-  std::vector<TextRow> rows() {
-    std::vector<TextRow> rows;
+  std::vector<ColumnsRow> rows() {
+    std::vector<ColumnsRow> rows;
     while (at_ < text_.size()) {
-      TextRow row{{}, line_};
+      ColumnsRow row{{}, line_};
       do row.fields.push_back(text_.substr(at_, 1) == "\"" ? quoted() : plain());
       while (take(','));
       take('\r');
@@ -104,78 +97,141 @@ std::string trimmed(std::string_view field) {
   return std::string(field);
 }
 
-/// In lower case, an alias as what it means.
-std::string column_name(const std::string& field, const ColumnNames& names) {
-  std::string name = trimmed(field);
-  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return !name.empty() && name == names.alias ? std::string(names.first) : name;
+std::string lower_case(std::string text) {
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return text;
 }
 
-/// True for a first row that names columns, GLUE's for example: every field is such a name.
-bool is_header(const TextRow& row, const ColumnNames& names) {
-  const std::array<std::string_view, 5> known = {names.first, names.second, "index", "idx", "id"};
-  return std::all_of(row.fields.begin(), row.fields.end(), [&](const std::string& field) {
-    return std::find(known.begin(), known.end(), column_name(field, names)) != known.end();
-  });
+bool is_required(const Column& column) { return column.presence == Presence::required; }
+
+/// The column that a field of a first row names; -1 for none, -2 for one that GLUE's files have beside these.
+int64_t column_named(const std::string& field, std::span<const Column> columns) {
+  const std::string name = lower_case(trimmed(field));
+  for (size_t n = 0; n < columns.size(); ++n)
+    if (name == columns[n].name ||
+        std::find(columns[n].aliases.begin(), columns[n].aliases.end(), name) != columns[n].aliases.end())
+      return static_cast<int64_t>(n);
+  return name == "index" || name == "idx" || name == "id" ? -2 : -1;
 }
 
-/// Where the two are in a row of `count` fields.
+/// Where the columns are in a row of `count` fields; -1 for one that is not there.
 struct Places {
-  size_t first = 0, second = 1, count = 2;
+  std::vector<int64_t> of;
+  size_t count = 0;
+  bool named = false;
 };
 
-Places places_of(const TextRow& header, const std::string& path, const ColumnNames& names) {
-  std::vector<std::string> fields;
-  for (const std::string& field : header.fields) fields.push_back(column_name(field, names));
-  const auto place = [&](std::string_view name) {
-    if (std::count(fields.begin(), fields.end(), name) != 1)
-      fail_at(path, header.line, "one of the column names must be '" + std::string(name) + "'");
-    return static_cast<size_t>(std::find(fields.begin(), fields.end(), name) - fields.begin());
-  };
-  return {place(names.first), place(names.second), fields.size()};
+/// Of the required columns, in their order, and of a trailing one if the first row has a field for it.
+Places places_without_names(size_t fields, std::span<const Column> columns) {
+  Places places;
+  for (const Column& column : columns) {
+    const bool is_there = is_required(column) || (column.presence == Presence::trailing && places.count < fields);
+    places.of.push_back(is_there ? static_cast<int64_t>(places.count++) : -1);
+  }
+  return places;
 }
 
-/// By the columns' names if the first row has them. Without names the first field of a line with tabs goes up to the
-/// last one.
-std::vector<TwoColumns> by_places(std::vector<TextRow> rows, const std::string& path, const ColumnNames& names,
-                                  bool tabs) {
-  std::vector<TwoColumns> result;
-  const bool header = !rows.empty() && is_header(rows.front(), names);
-  const Places places = header ? places_of(rows.front(), path, names) : Places();
-  for (size_t n = header; n < rows.size(); ++n) {
+/// By the first row: it names columns if all of its fields do, as GLUE's for example, or if it names all required ones.
+Places places_of(const ColumnsRow& first, const std::string& path, std::span<const Column> columns) {
+  std::vector<int64_t> named;
+  for (const std::string& field : first.fields) named.push_back(column_named(field, columns));
+  Places places{std::vector<int64_t>(columns.size(), -1), first.fields.size(), true};
+  bool has_all = true;
+  for (size_t n = 0; n < columns.size(); ++n) {
+    const auto column = static_cast<int64_t>(n);
+    has_all = has_all && (!is_required(columns[n]) || std::count(named.begin(), named.end(), column) > 0);
+  }
+  if (!has_all && std::count(named.begin(), named.end(), -1) > 0)
+    return places_without_names(first.fields.size(), columns);
+  for (size_t n = 0; n < columns.size(); ++n) {
+    const auto column = static_cast<int64_t>(n);
+    const auto count = std::count(named.begin(), named.end(), column);
+    if (count > 1 || (count == 0 && is_required(columns[n])))
+      fail_at(path, first.line, "one of the column names must be '" + std::string(columns[n].name) + "'");
+    if (count == 1) places.of[n] = std::find(named.begin(), named.end(), column) - named.begin();
+  }
+  return places;
+}
+
+/// "text, a tab, and a label".
+std::string form_of(std::span<const Column> columns, bool tabs) {
+  std::vector<std::string> names;
+  for (const Column& column : columns)
+    if (is_required(column)) names.emplace_back(column.name);
+  std::string form;
+  for (size_t n = 0; n < names.size(); ++n)
+    form +=
+        (n ? (tabs ? ", a tab, " : ", a comma, ") : "") + (n && n + 1 == names.size() ? "and a " + names[n] : names[n]);
+  return form;
+}
+
+std::vector<ColumnsRow> by_places(std::vector<ColumnsRow> rows, const std::string& path,
+                                  std::span<const Column> columns, bool tabs) {
+  if (rows.empty()) return rows;
+  std::vector<ColumnsRow> result;
+  const Places places = places_of(rows.front(), path, columns);
+  for (size_t n = places.named; n < rows.size(); ++n) {
     auto& [fields, line] = rows[n];
-    if (tabs && !header && fields.size() > 2) {
+    if (tabs && !places.named && places.count == 2 && fields.size() > 2) {
       for (size_t k = 1; k + 1 < fields.size(); ++k) fields[0] += "\t" + fields[k];
       fields = {std::move(fields.front()), std::move(fields.back())};
     }
     if (fields.size() != places.count)
       fail_at(path, line,
-              header ? "must have " + std::to_string(places.count) + " fields as the first row, not " +
-                           std::to_string(fields.size())
-                     : "must be " + std::string(names.first) + ", a " + (tabs ? "tab" : "comma") + ", and a " +
-                           std::string(names.second));
-    result.push_back({std::move(fields[places.first]), trimmed(fields[places.second]), line});
+              places.named ? "must have " + std::to_string(places.count) + " fields as the first row, not " +
+                                 std::to_string(fields.size())
+                           : "must be " + form_of(columns, tabs));
+    ColumnsRow row{std::vector<std::string>(columns.size()), line};
+    for (size_t c = 0; c < columns.size(); ++c) {
+      if (places.of[c] < 0) continue;
+      std::string& field = fields[static_cast<size_t>(places.of[c])];
+      row.fields[c] = columns[c].kind == ColumnKind::text ? std::move(field) : trimmed(field);
+    }
+    result.push_back(std::move(row));
   }
   return result;
 }
 
-std::vector<TwoColumns> by_json(std::string_view text, const std::string& path, const ColumnNames& names) {
-  std::vector<TwoColumns> result;
+/// The field of an object; null where it has none.
+io::Json field_of(const io::Json& object, const Column& column) {
+  if (!object.is_object()) return {};
+  std::vector<std::string_view> names = {column.name};
+  names.insert(names.end(), column.aliases.begin(), column.aliases.end());
+  for (const std::string_view name : names)
+    if (const auto found = object.find(name); found != object.end()) return *found;
+  return {};
+}
+
+bool is_of_kind(const io::Json& value, ColumnKind kind) {
+  return value.is_string() || (kind == ColumnKind::label && value.is_number_integer()) ||
+         (kind == ColumnKind::number && value.is_number());
+}
+
+/// "{"text": "...", "label": ...}, the label a text or a whole number".
+std::string object_form(std::span<const Column> columns) {
+  std::string form, rest;
+  for (const Column& column : columns) {
+    if (!is_required(column)) continue;
+    const std::string name(column.name);
+    form += (form.empty() ? "" : ", ") + ("\"" + name + "\": " + (column.kind == ColumnKind::text ? "\"...\"" : "..."));
+    if (column.kind == ColumnKind::label) rest += ", the " + name + " a text or a whole number";
+    if (column.kind == ColumnKind::number) rest += ", the " + name + " a number";
+  }
+  return "{" + form + "}" + rest;
+}
+
+std::vector<ColumnsRow> by_json(std::string_view text, const std::string& path, std::span<const Column> columns) {
+  std::vector<ColumnsRow> result;
   for_each_line(text, path, [&](std::string_view line, int64_t number) {
     const io::Json object = io::parse_json("data", named(path) + ", line " + std::to_string(number), line);
-    const auto field = [&](std::string_view name) {
-      const auto found = object.is_object() ? object.find(name) : object.end();
-      return found == object.end() ? io::Json() : *found;
-    };
-    const io::Json first = field(names.first).is_null() ? field(names.alias) : field(names.first);
-    const io::Json second = field(names.second);
-    if (!first.is_string() || !(second.is_string() || second.is_number_integer())) {
-      const std::string other(names.second);
-      fail_at(path, number,
-              "must be an object {\"" + std::string(names.first) + "\": \"...\", \"" + other + "\": ...}, the " +
-                  other + " a text or a whole number");
+    ColumnsRow row{{}, number};
+    for (const Column& column : columns) {
+      const io::Json value = field_of(object, column);
+      if (!is_of_kind(value, column.kind) && !(!is_required(column) && value.is_null()))
+        fail_at(path, number, "must be an object " + object_form(columns));
+      row.fields.push_back(value.is_null() ? "" : value.is_string() ? value.get<std::string>() : value.dump());
     }
-    result.push_back({first, second.is_string() ? second.get<std::string>() : second.dump(), number});
+    result.push_back(std::move(row));
   });
   return result;
 }
@@ -186,12 +242,12 @@ void fail_at(const std::string& path, int64_t line, const std::string& reason) {
   throw Error("data", {named(path) + ", line " + std::to_string(line) + ": " + reason});
 }
 
-std::vector<TwoColumns> read_columns(const std::string& path, const ColumnNames& names) {
+std::vector<ColumnsRow> read_columns(const std::string& path, std::span<const Column> columns) {
   const std::string text = io::read_input(path);
-  std::vector<TwoColumns> rows;
-  if (path.ends_with(".jsonl")) rows = by_json(text, path, names);
-  else if (path.ends_with(".csv")) rows = by_places(Csv(text, path).rows(), path, names, false);
-  else rows = by_places(rows_of_tsv(text, path), path, names, true);
+  std::vector<ColumnsRow> rows;
+  if (path.ends_with(".jsonl")) rows = by_json(text, path, columns);
+  else if (path.ends_with(".csv")) rows = by_places(Csv(text, path).rows(), path, columns, false);
+  else rows = by_places(rows_of_tsv(text, path), path, columns, true);
   if (rows.empty()) throw Error("data", {named(path) + " has no rows"});
   return rows;
 }

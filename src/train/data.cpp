@@ -1,5 +1,7 @@
 // Batches of text and of labelled sentences, each a function of the seed and its number.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "attn/train.h"
@@ -13,15 +15,29 @@ constexpr int64_t kUnknown = 1;  // of word tokens
 
 constexpr int64_t kMostSequences = int64_t{1} << 24;  // of a batch: products of sizes stay within 64 bits
 
-void require_sentences(Checker& checker, const std::string& name, const std::vector<Labelled>& sentences) {
+/// What a row has to be learned: its class, its number or the classes of its tokens.
+int kind_of(const Labelled& row) { return row.value ? 1 : row.token_labels.empty() ? 0 : 2; }
+
+void require_sentences(Checker& checker, const std::string& name, const std::vector<Labelled>& sentences, int kind,
+                       size_t classes) {
   for (size_t n = 0; n < sentences.size(); ++n) {
-    const auto& [tokens, label] = sentences[n];
-    const auto where = [&] { return name + "[" + std::to_string(n) + "] has "; };
-    checker.require(!tokens.empty(), [&] { return where() + "no tokens"; });
-    checker.require(label >= 0, [&, &label = label] { return where() + "label " + std::to_string(label); });
-    const int64_t bad = first_negative(tokens);
-    checker.require(bad < 0, [&, &tokens = tokens] { return where() + "token " + std::to_string(tokens[bad]); });
-    if (tokens.empty() || label < 0 || bad >= 0) return;  // the first will do
+    const Labelled& row = sentences[n];
+    const auto require = [&](bool holds, const auto& what) {
+      return checker.require(holds, [&] { return name + "[" + std::to_string(n) + "] has " + what(); });
+    };
+    const size_t length = row.tokens.size();
+    const int64_t bad = first_negative(row.tokens);
+    bool fine = require(length > 0, [] { return std::string("no tokens"); });
+    fine &= require(row.label >= 0, [&] { return "label " + std::to_string(row.label); });
+    fine &= require(bad < 0, [&] { return "token " + std::to_string(row.tokens[static_cast<size_t>(bad)]); });
+    fine &= require(kind_of(row) == kind, [] { return std::string("a label of another kind than training[0]"); });
+    fine &= require((row.token_type_ids.empty() || row.token_type_ids.size() == length) &&
+                        (row.token_labels.empty() || row.token_labels.size() == length),
+                    [] { return std::string("token_type_ids or token_labels for other than its tokens"); });
+    fine &= require(classes == 0 || static_cast<size_t>(row.label) < classes,
+                    [&] { return "label " + std::to_string(row.label) + ", which has no class weight"; });
+    fine &= require(!row.value || std::isfinite(*row.value), [] { return std::string("a value that is not finite"); });
+    if (!fine) return;  // the first will do
   }
 }
 
@@ -137,49 +153,104 @@ std::string TextDataset::describe() const {
 // -------------------------------------------------------------------------------------------------------- sentences
 
 LabelledDataset::LabelledDataset(std::vector<Labelled> training, std::vector<Labelled> validation, int64_t context,
-                                 int64_t batch, uint64_t seed, double word_dropout)
+                                 int64_t batch, uint64_t seed, const LabelledOptions& options)
     : training_(std::move(training)),
       validation_(std::move(validation)),
       context_(context),
       batch_(batch),
       seed_(seed),
-      word_dropout_(word_dropout) {
+      options_(options) {
+  const std::vector<double>& weights = options.class_weights;
+  const int kind = training_.empty() ? 0 : kind_of(training_.front());
   Checker checker("data");
   require_sizes(checker, context, batch);
-  require_sentences(checker, "training", training_);
-  require_sentences(checker, "validation", validation_);
+  require_sentences(checker, "training", training_, kind, kind == 0 ? weights.size() : 0);
+  require_sentences(checker, "validation", validation_, kind, kind == 0 ? weights.size() : 0);
   checker.require(!training_.empty(), "there are no sentences to train on");
   checker.require(!validation_.empty(), "there are no sentences to validate with");
-  checker.require(word_dropout >= 0 && word_dropout < 1,
-                  "word_dropout is " + std::to_string(word_dropout) + ", must be in [0, 1)");
+  checker.require(options.word_dropout >= 0 && options.word_dropout < 1,
+                  "word_dropout is " + std::to_string(options.word_dropout) + ", must be in [0, 1)");
+  checker.require(weights.empty() || kind != 1, "class_weights are for classes, not for numbers");
+  checker.require(std::all_of(weights.begin(), weights.end(), [](double w) { return w >= 0 && std::isfinite(w); }),
+                  "class_weights must be finite and at least 0");
   checker.done();
 }
 
-models::Batch LabelledDataset::padded(const std::vector<Labelled>& from, std::span<const int64_t> which) const {
-  models::Batch batch;
-  batch.sequences = static_cast<int64_t>(which.size());
-  for (int64_t n : which)
-    batch.lengths.push_back(std::clamp<int64_t>(static_cast<int64_t>(from[n].tokens.size()), 1, context_));
-  batch.length = padded_length(*std::max_element(batch.lengths.begin(), batch.lengths.end()), context_);
-  batch.tokens.assign(static_cast<size_t>(batch.sequences * batch.length), 0);
-  for (size_t b = 0; b < which.size(); ++b) {
-    const std::vector<int64_t>& tokens = from[which[b]].tokens;
-    std::copy_n(tokens.begin(), std::min<size_t>(tokens.size(), batch.lengths[b]),
-                batch.tokens.begin() + static_cast<int64_t>(b) * batch.length);
-    batch.targets.push_back(from[which[b]].label);
+namespace {
+
+/// Batches grow row by row.
+class LabelledBatch {
+ public:
+  /// `width`: what rows are padded to; 0 = packed.
+  LabelledBatch(bool with_types, int64_t context, int64_t width, const std::vector<double>& class_weights)
+      : with_types_(with_types), context_(context), width_(width), class_weights_(class_weights) {
+    batch_.length = width;
+    if (!width) batch_.cu_seqlens = {0};
   }
-  return batch;
+
+  void add(const Labelled& row) {
+    const int64_t length = std::clamp<int64_t>(std::ssize(row.tokens), 1, context_);
+    add(batch_.tokens, row.tokens, length, 0);
+    if (with_types_) add(batch_.token_type_ids, row.token_type_ids, length, 0);
+    if (row.value) batch_.values.push_back(*row.value);
+    else if (row.token_labels.empty()) batch_.targets.push_back(row.label);
+    else add(batch_.targets, row.token_labels, length, ops::kIgnoreIndex);
+    ++batch_.sequences;
+    if (width_) return batch_.lengths.push_back(length);
+    batch_.length = std::ssize(batch_.tokens);
+    batch_.cu_seqlens.push_back(batch_.length);
+  }
+
+  models::Batch finish() {
+    for (const int64_t target : batch_.targets)
+      if (!class_weights_.empty())
+        batch_.target_weights.push_back(target < 0 ? 0 : class_weights_.at(static_cast<size_t>(target)));
+    return std::move(batch_);
+  }
+
+ private:
+  void add(std::vector<int64_t>& to, const std::vector<int64_t>& part, int64_t length, int64_t filling) const {
+    if (part.empty()) to.resize(to.size() + static_cast<size_t>(length), 0);
+    else to.insert(to.end(), part.begin(), part.begin() + length);
+    if (width_) to.resize(to.size() + static_cast<size_t>(width_ - length), filling);
+  }
+  bool with_types_;
+  int64_t context_, width_;
+  const std::vector<double>& class_weights_;
+  models::Batch batch_;
+};
+
+}  // namespace
+
+models::Batch packed_batch(std::span<const Labelled> rows) {
+  const bool with_types = !rows.empty() && !rows.front().token_type_ids.empty();
+  const std::vector<double> no_weights;
+  LabelledBatch batch(with_types, std::numeric_limits<int64_t>::max(), 0, no_weights);
+  for (const Labelled& row : rows) batch.add(row);
+  return batch.finish();
+}
+
+models::Batch LabelledDataset::batch_of(const std::vector<Labelled>& from, std::span<const int64_t> which) const {
+  int64_t longest = 1;
+  for (const int64_t n : which) longest = std::max<int64_t>(longest, std::ssize(from[static_cast<size_t>(n)].tokens));
+  const int64_t width = options_.packed ? 0 : padded_length(std::min(longest, context_), context_);
+  LabelledBatch batch(!training_.front().token_type_ids.empty(), context_, width, options_.class_weights);
+  for (const int64_t n : which) batch.add(from[static_cast<size_t>(n)]);
+  return batch.finish();
 }
 
 models::Batch LabelledDataset::training(uint64_t number) const {
   require_there(!training_.empty());
-  const auto length = [&](int64_t n) { return static_cast<int64_t>(training_[n].tokens.size()); };
-  models::Batch batch =
-      padded(training_, shuffled_batch(static_cast<int64_t>(training_.size()), batch_, seed_, number, length));
+  const auto length = [&](int64_t n) { return std::ssize(training_[static_cast<size_t>(n)].tokens); };
+  models::Batch batch = batch_of(training_, shuffled_batch(std::ssize(training_), batch_, seed_, number, length));
   Random dice(~seed_, number);
-  for (int64_t b = 0; word_dropout_ > 0 && b < batch.sequences; ++b)
-    for (int64_t n = 0; n < batch.lengths[b]; ++n)
-      if (dice.uniform() < word_dropout_) batch.tokens[b * batch.length + n] = kUnknown;
+  for (int64_t b = 0; options_.word_dropout > 0 && b < batch.sequences; ++b) {
+    const auto n = static_cast<size_t>(b);
+    const int64_t begin = options_.packed ? batch.cu_seqlens[n] : b * batch.length;
+    const int64_t end = options_.packed ? batch.cu_seqlens[n + 1] : begin + batch.lengths[n];
+    for (int64_t at = begin; at < end; ++at)
+      if (dice.uniform() < options_.word_dropout) batch.tokens[static_cast<size_t>(at)] = kUnknown;
+  }
   return batch;
 }
 
@@ -188,7 +259,7 @@ models::Batch LabelledDataset::validation(int64_t number) const {
   const int64_t begin = number * batch_, total = static_cast<int64_t>(validation_.size());
   std::vector<int64_t> which(static_cast<size_t>(std::min(batch_, total - begin)));
   std::iota(which.begin(), which.end(), begin);
-  return padded(validation_, which);
+  return batch_of(validation_, which);
 }
 
 int64_t LabelledDataset::validation_batches() const { return div_up(static_cast<int64_t>(validation_.size()), batch_); }

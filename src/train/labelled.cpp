@@ -1,13 +1,14 @@
 // Files of sentences with classes.
 #include <algorithm>
 #include <charconv>
-#include <map>
+#include <cmath>
 #include <optional>
 #include <set>
 
-#include "attn/train.h"
+#include "attn/train_data.h"
 #include "io/json.h"
 #include "train/columns.h"
+#include "train/labels.h"
 
 namespace attn::train {
 namespace {
@@ -27,13 +28,17 @@ bool is_labelled(std::string_view path) {
   return path.ends_with(".tsv") || path.ends_with(".csv") || path.ends_with(".jsonl");
 }
 
-std::vector<LabelledText> read_labelled(const std::string& path) {
+std::vector<LabelledText> read_labelled(const std::string& path, bool numbers) {
+  const std::vector<Column> columns = {{"text", ColumnKind::text, {"sentence", "sentence1"}},
+                                       {"label", numbers ? ColumnKind::number : ColumnKind::label, {"score"}},
+                                       {"text_pair", ColumnKind::text, {"sentence2"}, Presence::named}};
   std::vector<LabelledText> rows;
-  for (TwoColumns& row : read_columns(path, {"text", "label", "sentence"})) {
-    if (row.first.empty()) fail_at(path, row.line, "the text is empty");
-    if (!models::is_label(row.second))
-      fail_at(path, row.line, "the label must be 1 to 256 bytes of printable UTF-8, not " + io::in_quotes(row.second));
-    rows.push_back({std::move(row.first), std::move(row.second), row.line});
+  for (ColumnsRow& row : read_columns(path, columns)) {
+    std::string &text = row.fields[0], &label = row.fields[1];
+    if (text.empty()) fail_at(path, row.line, "the text is empty");
+    if (!models::is_label(label))
+      fail_at(path, row.line, "the label must be 1 to 256 bytes of printable UTF-8, not " + io::in_quotes(label));
+    rows.push_back({std::move(text), std::move(label), row.line, std::move(row.fields[2])});
   }
   return rows;
 }
@@ -57,26 +62,66 @@ std::vector<std::string> classes_of(std::span<const LabelledText> rows, int64_t 
   return classes;
 }
 
+namespace {
+
+/// The tokens of a row, of one text or two.
+Labelled encoded(const LabelledText& row, const text::Tokenizer& tokenizer, const EncodingOptions& options) {
+  const text::EncodeOptions how = {.max_length = options.max_length};
+  text::Encoding encoding;
+  try {
+    encoding = row.pair.empty() ? tokenizer.encode(row.text, how) : tokenizer.encode_pair(row.text, row.pair, how);
+  } catch (const Error& error) {
+    fail_at(options.source, row.line, error.reasons().front());
+  }
+  if (encoding.ids.empty()) fail_at(options.source, row.line, "the text has no word");
+  if (!options.with_types) encoding.token_type_ids.clear();
+  return {.tokens = std::move(encoding.ids), .token_type_ids = std::move(encoding.token_type_ids)};
+}
+
+}  // namespace
+
+ClassIndex::ClassIndex(std::span<const std::string> classes) : classes_(classes.begin(), classes.end()) {
+  for (size_t n = 0; n < classes_.size(); ++n) places_.emplace(classes_[n], static_cast<int64_t>(n));
+}
+
+int64_t ClassIndex::of(const std::string& label, const std::string& source, int64_t line) const {
+  const auto place = places_.find(label);
+  if (place != places_.end()) return place->second;
+  constexpr size_t kShown = 20;
+  std::string known;
+  for (size_t n = 0; n < std::min(classes_.size(), kShown); ++n) known += (n ? ", " : "") + classes_[n];
+  fail_at(source, line,
+          "unknown class " + io::in_quotes(label) + "; the model's are: " + known +
+              (classes_.size() > kShown ? ", ..." : ""));
+}
+
 std::vector<Labelled> encode_labelled(std::span<const LabelledText> rows, const text::Tokenizer& tokenizer,
-                                      std::span<const std::string> classes, const std::string& source) {
-  std::map<std::string_view, int64_t> places;
-  for (const std::string& name : classes) places.emplace(name, static_cast<int64_t>(places.size()));
+                                      std::span<const std::string> classes, const EncodingOptions& options) {
+  const ClassIndex index(classes);
   std::vector<Labelled> result;
   for (const LabelledText& row : rows) {
-    const auto place = places.find(row.label);
-    if (place == places.end()) {
-      std::string known;
-      for (size_t n = 0; n < std::min<size_t>(classes.size(), 20); ++n) known += (n ? ", " : "") + classes[n];
-      fail_at(source, row.line,
-              "unknown class " + io::in_quotes(row.label) + "; the model's are: " + known +
-                  (classes.size() > 20 ? ", ..." : ""));
-    }
-    try {
-      result.push_back({tokenizer.encode(row.text).ids, place->second});
-    } catch (const Error& error) {
-      fail_at(source, row.line, error.reasons().front());
-    }
-    if (result.back().tokens.empty()) fail_at(source, row.line, "the text has no word");
+    const int64_t label = index.of(row.label, options.source, row.line);
+    result.push_back(encoded(row, tokenizer, options));
+    result.back().label = label;
+  }
+  return result;
+}
+
+double number_in(const std::string& text, const std::string& source, int64_t line) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || !std::isfinite(value))
+    fail_at(source, line, "the label must be a finite number, not " + io::in_quotes(text));
+  return value;
+}
+
+std::vector<Labelled> encode_numbers(std::span<const LabelledText> rows, const text::Tokenizer& tokenizer,
+                                     const EncodingOptions& options) {
+  std::vector<Labelled> result;
+  for (const LabelledText& row : rows) {
+    result.push_back(encoded(row, tokenizer, options));
+    result.back().value = number_in(row.label, options.source, row.line);
   }
   return result;
 }

@@ -22,10 +22,10 @@ void require_pairs(Checker& checker, const std::string& name, const std::vector<
 }
 
 std::vector<int64_t> tokens_of(const std::string& text, const text::Tokenizer& tokenizer, const std::string& path,
-                               int64_t line, const char* side) {
+                               int64_t line, const char* side, int64_t max_length) {
   std::vector<int64_t> tokens;
   try {
-    tokens = tokenizer.encode_ids(text);
+    tokens = tokenizer.encode(text, {.max_length = max_length}).ids;
   } catch (const Error& error) {
     fail_at(path, line, std::string(side) + ": " + error.reasons().front());
   }
@@ -36,26 +36,33 @@ std::vector<int64_t> tokens_of(const std::string& text, const text::Tokenizer& t
 }  // namespace
 
 std::vector<PairText> read_pairs(const std::string& path) {
+  const std::vector<Column> columns = {{"source"}, {"target", ColumnKind::label}};
   std::vector<PairText> rows;
-  for (TwoColumns& row : read_columns(path, {"source", "target"}))
-    rows.push_back({std::move(row.first), std::move(row.second), row.line});
+  for (ColumnsRow& row : read_columns(path, columns))
+    rows.push_back({std::move(row.fields[0]), std::move(row.fields[1]), row.line});
   return rows;
 }
 
 std::vector<Pair> encode_pairs(std::span<const PairText> rows, const text::Tokenizer& source,
-                               const text::Tokenizer& target, const std::string& path) {
+                               const text::Tokenizer& target, const std::string& path, int64_t end,
+                               int64_t max_length) {
   std::vector<Pair> pairs;
-  for (const PairText& row : rows)
-    pairs.push_back({tokens_of(row.source, source, path, row.line, "source"),
-                     tokens_of(row.target, target, path, row.line, "target")});
+  for (const PairText& row : rows) {
+    Pair pair{tokens_of(row.source, source, path, row.line, "source", max_length),
+              tokens_of(row.target, target, path, row.line, "target", max_length)};
+    if (end >= 0 && pair.target.back() == end) pair.target.pop_back();
+    if (pair.target.empty()) fail_at(path, row.line, "target has no token");
+    pairs.push_back(std::move(pair));
+  }
   return pairs;
 }
 
 PairData::PairData(std::vector<Pair> training, std::vector<Pair> validation, int64_t end, int64_t context,
-                   int64_t batch, uint64_t seed)
+                   int64_t batch, uint64_t seed, std::optional<int64_t> start)
     : training_(std::move(training)),
       validation_(std::move(validation)),
       end_(end),
+      start_(start.value_or(end)),
       context_(context),
       batch_(batch),
       seed_(seed) {
@@ -65,7 +72,8 @@ PairData::PairData(std::vector<Pair> training, std::vector<Pair> validation, int
   require_pairs(checker, "validation", validation_);
   checker.require(!training_.empty(), "there are no pairs to train on");
   checker.require(!validation_.empty(), "there are no pairs to validate with");
-  checker.require(end >= 0, "end is " + std::to_string(end) + ", must not be negative");
+  checker.require(end >= 0 && start_ >= 0,
+                  "end is " + std::to_string(end) + " and start " + std::to_string(start_) + ", must not be negative");
   checker.done();
 }
 
@@ -86,6 +94,7 @@ models::Batch PairData::padded(const std::vector<Pair>& from, std::span<const in
     const auto& [source, target] = from[which[b]];
     const auto row = static_cast<int64_t>(b), shown = batch.lengths[b] - 1;
     std::copy_n(source.begin(), batch.source_lengths[b], batch.source.begin() + row * batch.source_length);
+    batch.tokens[static_cast<size_t>(row * batch.length)] = start_;
     std::copy_n(target.begin(), shown, batch.tokens.begin() + row * batch.length + 1);
     const auto wanted = batch.targets.begin() + row * batch.length;
     std::copy_n(target.begin(), shown, wanted);

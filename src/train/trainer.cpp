@@ -150,34 +150,81 @@ void LossScaler::restore(double scale, int64_t streak) {
 
 // ---------------------------------------------------------------------------------------------------------- validation
 
-Validation validate(const models::Model& model, const Dataset& data, const models::ForwardOptions& options) {
-  Validation result;
-  int64_t counted = 0, right = 0;
-  double total = 0;
-  const auto memory = Tape().memory();
-  for (int64_t n = 0; n < data.validation_batches(); ++n) {
-    const models::Batch batch = data.validation(n);
-    Tape tape({}, memory);
-    const Value logits = model.forward(tape, batch, options);
-    const double loss = scalar_of(cross_entropy(tape, logits, batch.targets));  // which checks the targets
-    const View<2> rows = logits.data().rows();
-    Array wide(DType::float32, {rows.size[0], rows.size[1]}, false);
-    ops::convert(rows, wide.rows());
-    const float* value = static_cast<const float*>(wide.data());
-    int64_t here = 0;
-    for (int64_t r = 0; r < rows.size[0]; ++r) {
-      if (batch.targets[r] == ops::kIgnoreIndex) continue;
-      const float* row = value + r * rows.size[1];
-      right += std::max_element(row, row + rows.size[1]) - row == batch.targets[r];
-      ++here;
-    }
-    total += loss * static_cast<double>(here);
-    counted += here;
+namespace {
+
+/// What the model says of the targets of a batch, added to the predictions; returns the sum of the losses' weights.
+double add_classes(Tape& tape, const models::Model& model, const models::Batch& batch,
+                   const models::ForwardOptions& options, Predictions& predictions) {
+  const models::TargetLogits found = model.target_logits(tape, batch, options);
+  const double loss = scalar_of(cross_entropy(tape, found.logits, found.targets, found.weights));
+  const View<2> rows = found.logits.data().rows();
+  Array wide(DType::float32, {rows.size[0], rows.size[1]}, false);
+  ops::convert(rows, wide.rows());
+  double weight = 0;
+  for (int64_t r = 0; r < rows.size[0]; ++r) {
+    const auto n = static_cast<size_t>(r);
+    if (found.targets[n] == ops::kIgnoreIndex) continue;
+    const float* row = static_cast<const float*>(wide.data()) + r * rows.size[1];
+    predictions.expected.push_back(found.targets[n]);
+    predictions.predicted.push_back(std::max_element(row, row + rows.size[1]) - row);
+    weight += found.weights.empty() ? 1 : found.weights[n];
   }
-  if (counted == 0) throw Error("validate", {"there is nothing to validate with: no target takes part"});
-  result.loss = total / static_cast<double>(counted);
-  result.accuracy = static_cast<double>(right) / static_cast<double>(counted);
-  return result;
+  predictions.loss += loss * weight;
+  return weight;
+}
+
+/// Where each text of a batch with a target for each token ends among the predictions.
+void add_ends(const models::Batch& batch, int64_t first, Predictions& predictions) {
+  const auto per_text = std::ssize(batch.targets) / batch.sequences;
+  for (int64_t b = 0; b < batch.sequences; ++b) {
+    const auto n = static_cast<size_t>(b);
+    const int64_t begin = batch.cu_seqlens.empty() ? b * per_text : batch.cu_seqlens[n];
+    const int64_t end = batch.cu_seqlens.empty() ? begin + per_text : batch.cu_seqlens[n + 1];
+    const auto targets = batch.targets.begin();
+    first += end - begin - std::count(targets + begin, targets + end, ops::kIgnoreIndex);
+    predictions.ends.push_back(first);
+  }
+}
+
+double add_numbers(Tape& tape, const models::Model& model, const models::Batch& batch,
+                   const models::ForwardOptions& options, Predictions& predictions) {
+  const std::vector<double> said = model.forward(tape, batch, options).data().values();
+  for (size_t n = 0; n < said.size(); ++n) {
+    predictions.expected_values.push_back(batch.values[n]);
+    predictions.predicted_values.push_back(said[n]);
+    predictions.loss += (said[n] - batch.values[n]) * (said[n] - batch.values[n]);
+  }
+  return static_cast<double>(said.size());
+}
+
+}  // namespace
+
+double add_predictions(const models::Model& model, const models::Batch& batch, Predictions& predictions,
+                       const models::ForwardOptions& options) {
+  const models::Config& config = model.config();
+  Tape tape;
+  if (!batch.values.empty()) return add_numbers(tape, model, batch, options, predictions);
+  const int64_t before = std::ssize(predictions.expected);
+  const double weight = add_classes(tape, model, batch, options, predictions);
+  if (config.classes && config.pooling == models::ClassifierPooling::each) add_ends(batch, before, predictions);
+  return weight;
+}
+
+Validation validate(const models::Model& model, const Dataset& data, const ValidationOptions& options) {
+  Predictions predictions;
+  double weight = 0;
+  const models::Config& config = model.config();
+  for (int64_t n = 0; n < data.validation_batches(); ++n)
+    weight += add_predictions(model, data.validation(n), predictions, options.forward);
+  if (predictions.expected.empty() && predictions.expected_values.empty())
+    throw Error("validate", {"there is nothing to validate with: no target takes part"});
+  predictions.loss = weight > 0 ? predictions.loss / weight : 0;
+  const bool of_classes = !predictions.expected.empty();
+  const Metric metric = options.metric.value_or(config.classes && of_classes ? Metric::accuracy : Metric::loss);
+  return {.loss = predictions.loss,
+          .accuracy = of_classes ? measure(Metric::accuracy, predictions) : 0,
+          .metric = metric,
+          .score = measure(metric, predictions, options.labels)};
 }
 
 namespace {
@@ -205,17 +252,17 @@ std::function<double(std::string_view)> layer_factors(const nn::Parameters& para
 
 }  // namespace
 
-Trainer::Trainer(models::Model& model, const Dataset& data, const TrainerOptions& options, std::string directory)
+Trainer::Trainer(models::Model& model, const Dataset& data, const TrainerOptions& options, std::string directory,
+                 const ValidationOptions& validation)
     : Trainer(
           model.parameters(),
           // The batch is borrowed until the backward has run.
           [&, recompute = options.recompute, batch = models::Batch()](Tape& tape, uint64_t number) mutable {
             batch = data.training(number);
-            return BatchLoss(model.loss(tape, batch, {.recompute = recompute}), batch.sequences * batch.length);
+            const int64_t tokens = batch.cu_seqlens.empty() ? batch.sequences * batch.length : batch.length;
+            return BatchLoss(model.loss(tape, batch, {.recompute = recompute}), tokens);
           },
-          options, std::move(directory), [&] { return train::validate(model, data); }) {
-  best_by_accuracy_ = model.config().classes > 0;
-}
+          options, std::move(directory), [&, validation] { return train::validate(model, data, validation); }) {}
 
 Trainer::Trainer(nn::Parameters& parameters, LossFunction loss, const TrainerOptions& options, std::string directory,
                  std::function<Validation()> validation)
@@ -226,7 +273,7 @@ Trainer::Trainer(nn::Parameters& parameters, LossFunction loss, const TrainerOpt
       directory_(std::move(directory)),
       memory_(Tape().memory()),
       optimizer_(parameters),
-      best_score_(std::numeric_limits<double>::infinity()) {
+      best_score_(std::numeric_limits<double>::quiet_NaN()) {
   check(options);
   if (options.layer_decay < 1) optimizer_.learning_rate_factor = layer_factors(parameters, options.layer_decay);
   if (!loss_) throw Error("train", {"there is no loss"});
@@ -322,8 +369,10 @@ StepReport Trainer::step() {
 Validation Trainer::validate() {
   if (!validation_) throw Error("train", {"there is no validation"});
   const Validation result = validation_();
-  const double score = best_by_accuracy_ ? 1 - result.accuracy : result.loss;
-  is_best_ = score < best_score_;
+  metric_ = result.metric;
+  const double score = result.metric == Metric::loss ? result.loss : result.score;
+  is_best_ = std::isnan(best_score_) ? !std::isnan(score)
+                                     : (result.metric == Metric::loss ? score < best_score_ : score > best_score_);
   if (is_best_) best_score_ = score;
   since_best_ = is_best_ ? 0 : since_best_ + 1;
   return result;
@@ -383,7 +432,7 @@ void Trainer::resume(std::vector<std::string>* notes) {
   step_ = *count_in(state, "step");
   best_score_ = state.contains("best_score") && state["best_score"].is_number()
                     ? state["best_score"].get<double>()
-                    : std::numeric_limits<double>::infinity();
+                    : std::numeric_limits<double>::quiet_NaN();
   since_best_ = count_in(state, "since_best").value_or(0);
   saved_step_ = step_;
 }

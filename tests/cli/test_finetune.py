@@ -106,7 +106,7 @@ def test_what_does_not_fit(attn, model):
     too_long = refused("text.txt", "--from", model, "--max-length", 17)
     assert "--max-length is 17, but the model's context is 16" in too_long
     assert "needs a file to learn from" in refused("--from", model)
-    assert "known are" in refused("rows.tsv", "--from", "hub", status=1)  # a GPT-2 of the hub has no such class here
+    assert "known are" in refused("rows.tsv", "--from", "hub", "--task", "token-classification", status=1)
     assert "nowhere" in refused("text.txt", "--from", "nowhere", status=1)
     assert "lora_targets" in refused("text.txt", "--from", model, "--lora-rank", 2, "--lora-targets", "dense", status=1)
     attn.file("odd.txt", TEXT + "\u00e9")

@@ -207,9 +207,9 @@ def test_stopped(attn):
     assert re.match(r"\d+ tokens: ", process.stdout.read())
 
 
-def hub_bert(folder, layers=4, width=32):
-    """A folder with a random BERT of twelve tokens."""
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"good old film bad new one two three".split()]
+def hub_bert(folder, layers=4, width=32, more=(), gain=0):
+    """A folder with a random BERT of twelve tokens, and more."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"good old film bad new one two three".split(), *more]
     numbers, tensors, data = random.Random(1), {}, b""
     shapes = {"embeddings.word_embeddings.weight": [len(words), width],
               "embeddings.position_embeddings.weight": [32, width],
@@ -224,7 +224,8 @@ def hub_bert(folder, layers=4, width=32):
             shapes[f"{layer}{part}.bias"] = [width]
     shapes |= {f"{norm}.{part}": [width] for norm in norms for part in ("weight", "bias")}
     for name, shape in shapes.items():
-        bytes_ = array.array("f", (numbers.gauss(0, 0.3) for _ in range(math.prod(shape)))).tobytes()
+        mean = gain if name.endswith("LayerNorm.weight") else 0
+        bytes_ = array.array("f", (numbers.gauss(mean, 0.3) for _ in range(math.prod(shape)))).tobytes()
         tensors[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(bytes_)]}
         data += bytes_
     header = json.dumps(tensors).encode()

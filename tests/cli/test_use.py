@@ -105,7 +105,6 @@ def test_the_fitting_command_is_named(attn):
             (("generate", "bert", "--prompt", "good"), "bert does not generate text; it makes vectors: use attn embed"),
             (("generate", "encoder", "--prompt", "good"),
              "encoder does not generate text; it classifies: use attn classify"),
-            (("eval", "bert", "rows.tsv"), "bert has no loss on texts; it makes vectors: use attn embed"),
             (("fill", "gpt", "--text", "a"), "gpt does not fill gaps; it continues texts: use attn generate"),
             (("fill", "bert", "--text", "a"), "bert does not fill gaps; it makes vectors: use attn embed")):
         assert message in refused(attn, *arguments), arguments
@@ -262,7 +261,7 @@ def test_temperature(attn):
     right = {row["step"]: row["validation_accuracy"] for row in log if "validation_loss" in row}
     best = max(right, key=right.get)
     assert json.loads((attn.folder / "noise" / "checkpoints.json").read_text())["best"].startswith(f"step-{best}.")
-    assert f"best validation error {1 - right[best]:.4f}, of the checkpoint that is the best" in said, said
+    assert f"best validation accuracy {right[best]:.4f}, of the checkpoint that is the best" in said, said
     texts, labels = zip(*(row.split("\t") for row in rows[1::2]))
     line = attn.run("eval", "noise", "held.tsv", "--checkpoint", "last").stdout
     loss, fitted, cooled = map(float, re.search(

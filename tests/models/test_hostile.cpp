@@ -455,7 +455,9 @@ TEST(HostileTraining, Data) {
          first.training(0);  // NOLINT: on purpose
        },
        {"[data]", "moved from"}},
-      {"no sentences", [] { LabelledDataset({}, {}, 0, 0, 1, kNaN); }, {"train on", "validate with", "word_dropout"}},
+      {"no sentences",
+       [] { LabelledDataset({}, {}, 0, 0, 1, {.word_dropout = kNaN}); },
+       {"train on", "validate with", "word_dropout"}},
       {"a label -1",
        [] {
          labelled({{{1}, 0}, {{1}, -1}});

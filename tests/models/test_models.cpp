@@ -233,8 +233,7 @@ TEST(Model, AClassifierOfPackedTextsHasTheLogitsOfPaddedOnes) {
       Tape step({.record = true});
       step.backward(model.loss(step, is_packed ? together : padded));
       for (const nn::Parameter& each : model.parameters().all())
-        gradients[is_packed].push_back(each.value.gradient_is_empty() ? Values()
-                                                                               : numbers(each.value.gradient()));
+        gradients[is_packed].push_back(each.value.gradient_is_empty() ? Values() : numbers(each.value.gradient()));
     }
     for (size_t n = 0; n < gradients[0].size(); ++n)
       expect_equal(gradients[1][n], gradients[0][n], what + ", gradient of " + model.parameters().all()[n].name);

@@ -24,7 +24,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 TABLES = ["operator.txt", "tiles.txt", "c.txt", "layers.txt", "checks.txt", "text.txt", "hub.txt", "statistics.txt",
           "view.txt", "heads.txt", "prune.txt", "decode.txt", "generate.txt", "core.txt",
-          "linear.txt", "memory.txt", "sparse.txt", "products.txt"]
+          "linear.txt", "memory.txt", "sparse.txt", "products.txt", "training.txt"]
 REQUIRED = ["name", "bug", "file", "find", "put", "test"]
 SAMPLE = 20
 TIMEOUT = 1800  # seconds: a test that takes longer hangs, which is a failure too

@@ -590,24 +590,5 @@ TEST(LayerGradients, ScaledEmbedding) {
   expect_gradients("embedding", leaves_of(parameters), look_up, 56);
 }
 
-TEST(Parameters, NamesCountsAndSchemes) {
-  nn::Parameters parameters({.initialization = Initialization::gpt2, .seed = 1, .residual_factor = 0.5});
-  const nn::Block layer(Scope(parameters) / "blocks" / "0", 64, {.attention = {.heads = 2}});
-  ASSERT_NE(parameters.find("blocks.0.attention.qkv.weight"), nullptr);
-  EXPECT_EQ(parameters.find("blocks.0.attention.qkv"), nullptr);
-  EXPECT_EQ(parameters.count(), 12 * 64 * 64 + 13 * 64);
-  const auto deviation = [&](const char* name) {
-    double squares = 0;
-    const Values values = numbers(parameters.find(name)->master);
-    for (double value : values) squares += value * value;
-    return std::sqrt(squares / static_cast<double>(values.size()));
-  };
-  EXPECT_NEAR(deviation("blocks.0.attention.qkv.weight") / 0.02, 1, rate_bound(0.5, 3 * 64 * 64) * 2);
-  EXPECT_NEAR(deviation("blocks.0.feed_forward.down.weight") / 0.01, 1, rate_bound(0.5, 4 * 64 * 64) * 2);
-  EXPECT_TRUE(parameters.find("blocks.0.feed_forward.up.weight")->decay);
-  EXPECT_FALSE(parameters.find("blocks.0.feed_forward.up.bias")->decay);
-  EXPECT_FALSE(parameters.find("blocks.0.norm_attention.weight")->decay);
-}
-
 }  // namespace
 }  // namespace attn::test

@@ -111,7 +111,7 @@ TEST(Data, EveryEpochShowsEverySentenceOnce) {
 
 TEST(Data, WordDropoutHidesOtherWordsEveryEpochAndNoneInValidation) {
   std::vector<Labelled> rows(40, {std::vector<int64_t>(25, 9), 1});
-  const LabelledDataset data(rows, rows, 30, 40, 3, 0.3);
+  const LabelledDataset data(rows, rows, 30, 40, 3, {.word_dropout = 0.3});
   const auto hidden = [](const models::Batch& batch) {
     return std::count(batch.tokens.begin(), batch.tokens.end(), 1);
   };
@@ -191,13 +191,13 @@ TEST(Data, ClassesAreTheLabels) {
   const std::vector<LabelledText> rows = {{"ab", "pos", 1}, {"b", "neg", 2}};
   const auto tokenizer = text::characters_of("ab");
   const std::vector<std::string> names = {"neg", "pos"};
-  const std::vector<Labelled> encoded = encode_labelled(rows, *tokenizer, names, "a.tsv");
+  const std::vector<Labelled> encoded = encode_labelled(rows, *tokenizer, names, {.source = "a.tsv"});
   EXPECT_EQ(encoded[0].tokens, (std::vector<int64_t>{0, 1}));
   EXPECT_EQ(encoded[0].label, 1);
   EXPECT_EQ(encoded[1].label, 0);
   const auto message = [&](const LabelledText& row) {
     try {
-      encode_labelled(std::span(&row, 1), *tokenizer, names, "a.tsv");
+      encode_labelled(std::span(&row, 1), *tokenizer, names, {.source = "a.tsv"});
     } catch (const Error& error) {
       return error.reasons().front();
     }
