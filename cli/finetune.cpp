@@ -82,7 +82,10 @@ void choose_defaults(Settings& settings, const CLI::App& command, bool adapters)
 
 }  // namespace
 
-std::function<bool(std::string_view)> trained_by(const std::string& tune, const Config& config) {
+namespace {
+
+/// As --tune says it; null where all are trained.
+std::function<bool(std::string_view)> chosen_by(const std::string& tune, const Config& config) {
   const bool adapters = config.lora_rank > 0, classifies = config.classes > 0;
   if (tune == "lora" || (tune == "all" && adapters))
     return [=](std::string_view name) { return is_adapter(name) || (classifies && is_in_head(name)); };
@@ -97,6 +100,15 @@ std::function<bool(std::string_view)> trained_by(const std::string& tune, const 
     return is_in_head(name) || std::any_of(trained.begin(), trained.end(),
                                            [&](const std::string& prefix) { return name.starts_with(prefix); });
   };
+}
+
+}  // namespace
+
+std::function<bool(std::string_view)> trained_by(const std::string& tune, const Config& config) {
+  const auto chosen = chosen_by(tune, config);
+  if (!config.encoder_layers || !config.head_bias) return chosen;
+  // BART's bias of logits is constant in transformers, which has no place for another one.
+  return [chosen](std::string_view name) { return name != "head.bias" && (!chosen || chosen(name)); };
 }
 
 void add_finetune_options(CLI::App& command, Settings& settings) {

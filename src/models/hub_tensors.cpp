@@ -56,7 +56,8 @@ bool HubTensors::is_known(const NameRule& rule, const std::string& ours) const {
 void HubTensors::put(const nn::Parameter& parameter) {
   const NameRule* first = nullptr;
   bool is_put = false;
-  for (const auto* rules : {&model_.head->names, &model_.family->names})
+  for (const auto* rules : {&model_.head->names, &model_.family->names}) {
+    if (first) break;  // of two heads the model has the one that its task names
     for (const NameRule& rule : *rules) {
       if (names_by(rule, parameter.name).empty()) continue;
       if (!first) first = &rule;
@@ -64,6 +65,7 @@ void HubTensors::put(const nn::Parameter& parameter) {
       put_by(rule, parameter);
       is_put = true;
     }
+  }
   if (!first)
     refuse(parameter.name + " has no place in " + model_.family->name + std::string(model_.head->suffix) +
            " of transformers");
@@ -117,8 +119,13 @@ void HubTensors::put_by(const NameRule& rule, const nn::Parameter& parameter) {
   const bool transposed = rule.layout == Layout::transposed && array.shape().size() == 2;
   const int64_t width = array.count() / array.shape().front(), bytes = width * size_of(array.dtype());
   const char* data = static_cast<const char*>(array.data());
-  int64_t first = 0;
-  for (const Target& target : targets_of(rule, parameter)) {
+  int64_t first = 0, all = 0;
+  const std::vector<Target> targets = targets_of(rule, parameter);
+  for (const Target& target : targets) all += target.rows;
+  if (!rule.pick && all != array.shape().front())
+    refuse(parameter.name + " has " + std::to_string(array.shape().front()) + " rows, but " + targets.front().name +
+           " and what follows it in the original folder have " + std::to_string(all));
+  for (const Target& target : targets) {
     const int64_t end = first + target.rows;
     int64_t count = 1;
     for (const int64_t extent : target.shape) count *= extent;

