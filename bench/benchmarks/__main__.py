@@ -21,6 +21,7 @@ PARTS = {
     "watching": ("watching", "what watch() costs"),
     "training": ("training", "training and generation beside PyTorch"),
     "finetune": ("finetune", "fine-tuning of MiniLM on SST-2 beside PyTorch"),
+    "tasks": ("tasks", "fine-tuning of MiniLM for each task of attn train"),
     "phonemes": ("phonemes", "an encoder-decoder that learns to pronounce, beside PyTorch"),
     "positions": ("positions", "losses of one small model with each kind of positions"),
     "pretrained": ("pretrained", "MiniLM, stories260K, GPT-2 and LLaMA shapes beside other programs"),
