@@ -29,6 +29,13 @@ void report(const std::string& out, const attn::models::Exported& exported) {
       exported.tensors, short_number(static_cast<double>(exported.bytes)));
 }
 
+/// A folder of the hub, or a file for llama.cpp where the name ends so.
+attn::models::Exported exported(const std::string& model, const std::string& out,
+                                const attn::models::ExportOptions& options) {
+  return out.ends_with(".gguf") ? attn::models::export_gguf(model, out, options)
+                                : attn::models::export_folder(model, out, options);
+}
+
 struct Export {
   std::string model, out, adapter, base, which = "best", precision = "float32";
 
@@ -36,7 +43,9 @@ struct Export {
     command.add_option("model", model, "a model folder: the output of attn train, or a folder of the hub")
         ->required()
         ->type_name("FOLDER");
-    command.add_option("--to", out, "the new folder; it must not exist, or be empty")->required()->type_name("FOLDER");
+    command.add_option("--to", out, "the new folder; it must not exist, or be empty; or a new file.gguf")
+        ->required()
+        ->type_name("FOLDER");
     command.add_option("--checkpoint", which, "which checkpoint of the training")->check(one_of({"best", "last"}));
     add_precision(command, precision, "type of the weights that are written");
   }
@@ -50,10 +59,10 @@ struct Export {
 void add_export(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("export", "write a model as a folder of the Hugging Face hub, which transformers opens");
-  command->footer("Example:\n  attn export reviews --to reviews-hub");
+  command->footer("Examples:\n  attn export reviews --to reviews-hub\n  attn export llama --to llama.gguf");
   auto run = std::make_shared<Export>();
   run->add(*command);
-  command->callback([=] { report(run->out, attn::models::export_folder(run->model, run->out, run->options())); });
+  command->callback([=] { report(run->out, exported(run->model, run->out, run->options())); });
 }
 
 void add_quantize(CLI::App& app) {
@@ -69,7 +78,7 @@ void add_quantize(CLI::App& app) {
   command->add_option("--to", *bits, "int8 or int4: a number of so many bits, and a scale for each group of them")
       ->required()
       ->check(one_of(attn::names_of<attn::models::Quantization>()));
-  command->add_option("--out", run->out, "the new folder; it must not exist, or be empty")
+  command->add_option("--out", run->out, "the new folder, or a new file.gguf in Q8_0 or Q4_0")
       ->required()
       ->type_name("FOLDER");
   command->add_option("--checkpoint", run->which, "which checkpoint of a training")->check(one_of({"best", "last"}));
@@ -77,7 +86,7 @@ void add_quantize(CLI::App& app) {
   command->callback([=] {
     attn::models::ExportOptions options = run->options();
     options.quantization = attn::from_name<attn::models::Quantization>(*bits);
-    report(run->out, attn::models::export_folder(run->model, run->out, options));
+    report(run->out, exported(run->model, run->out, options));
   });
 }
 

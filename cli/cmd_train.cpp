@@ -239,6 +239,7 @@ double passes_of(const attn::models::Model& model, const Settings& settings) {
 /// The family of a new model, where none is named.
 std::string family_for(const Settings& settings) {
   if (settings.task == attn::name_of(Task::seq2seq)) return "seq2seq";
+  if (settings.task == attn::name_of(Task::masked_lm)) return "bert";
   const bool writes = settings.task.empty() || settings.task == attn::name_of(Task::causal_lm);
   return writes && !attn::train::is_labelled(settings.data) ? "gpt" : "encoder";
 }
@@ -246,8 +247,10 @@ std::string family_for(const Settings& settings) {
 /// What the task decides about a new model.
 void apply_task(const Settings& settings, attn::models::Config& config) {
   const auto task = attn::from_name<Task>(settings.task);
-  if (task == Task::masked_lm || task == Task::similarity || task == Task::contrastive)
-    throw UsageError("--task " + settings.task + " begins with a model and its tokenizer: --from names their folder");
+  if (task == Task::similarity || task == Task::contrastive)
+    throw UsageError("--task " + settings.task + " begins with a sentence encoder: --from names its folder");
+  if (task == Task::masked_lm && settings.tokenizer.empty())
+    throw UsageError("--task masked-lm needs --from FOLDER, or --tokenizer FILE with a token [MASK] or <mask>");
   if (task == Task::regression) config.regression = true;
   if (task == Task::token_classification) config.pooling = attn::models::ClassifierPooling::each;
 }
@@ -354,6 +357,8 @@ void add_data_options(CLI::App& command, Settings& settings) {
   command.add_option("--out", settings.out, "the folder for the model")->type_name("FOLDER");
   command.add_option("--tokens", settings.tokens, "kind of tokens; default: characters, for labelled sentences words")
       ->check(one_of({"characters", "bytes", "words"}));
+  command.add_option("--tokenizer", settings.tokenizer, "a tokenizer.json, as attn tokenizer train writes it")
+      ->type_name("FILE");
   command.add_option("--source-tokens", settings.source_tokens, "kind of tokens of the encoder; default: characters")
       ->check(one_of({"characters", "bytes", "words"}));
   command.add_option("--min-count", settings.min_count, "words that occur less often become <unk>")->check(whole(1));

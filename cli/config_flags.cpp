@@ -45,6 +45,13 @@ CLI::Validator field_check(const attn::models::FieldInfo& field) {
   return CLI::Validator(check, limits);
 }
 
+/// Those of the program, and BERT, which attn export writes for transformers.
+std::vector<std::string> trainable_families() {
+  std::vector<std::string> names = attn::models::families();
+  names.emplace_back("bert");
+  return names;
+}
+
 // Models of the program do not compute in float64.
 const std::vector<std::string> kPrecisions = {"float32", "bfloat16", "float16"};
 const std::vector<std::string> kModelPrecisions = {"float32", "bfloat16", "float16", "int8", "int4"};
@@ -59,7 +66,7 @@ std::string flag_of(std::string field) {
 void ConfigOptions::add(CLI::App& command) {
   command.add_option("--model", family, "the family, whose defaults the other options change")
       ->group("Model")
-      ->check(one_of(attn::models::families()));
+      ->check(one_of(trainable_families()));
   command.add_option("--config", file, "a JSON file with fields of the model")->group("Model")->type_name("FILE");
   command
       .add_option("--mixer", mixer,
@@ -89,7 +96,8 @@ void ConfigOptions::add(CLI::App& command) {
 }
 
 attn::models::Config ConfigOptions::build(const std::string& default_family) const {
-  attn::models::Config config = attn::models::family(family.empty() ? default_family : family);
+  attn::models::Config config;
+  attn::models::set_field(config, "model", family.empty() ? default_family : family);
   if (!file.empty()) attn::models::apply_json(config, attn::io::read_input(file, 1 << 20), file);
   if (!family.empty() && config.model != family)
     throw UsageError(fmt::format("--model is {}, but {} says \"model\": \"{}\"", family, file, config.model));

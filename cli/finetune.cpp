@@ -139,7 +139,7 @@ void FineTuning::check_flags(const Settings& settings, const ConfigOptions& give
   for (const auto& [name, value] : given.fields)
     if (!value.empty() && !may_change(name))
       throw UsageError(fmt::format("--from takes the model from {}: {} must not be given", folder_, flag_of(name)));
-  for (const char* flag : {"--tokens", "--source-tokens", "--min-count", "--word-dropout"})
+  for (const char* flag : {"--tokens", "--tokenizer", "--source-tokens", "--min-count", "--word-dropout"})
     if (command.get_option(flag)->count() > 0)
       throw UsageError(fmt::format("--from takes the tokenizer from {}: {} must not be given", folder_, flag));
   if (settings.data.empty()) throw UsageError("--from needs a file to learn from");

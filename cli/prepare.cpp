@@ -35,9 +35,11 @@ struct Job {
     return {.max_length = length(), .with_types = config.type_vocab_size > 0, .source = path};
   }
 
-  /// The tokenizer of a training that is resumed, or of the model that it begins with; null for a new one.
+  /// The tokenizer of a training that is resumed, of the model that it begins with, or that a file has; null for one
+  /// that is made of the data.
   std::unique_ptr<Tokenizer> stored(const char* name) const {
-    if (resumed.empty()) return std::move(origin.tokenizer);
+    if (resumed.empty() && origin.tokenizer) return std::move(origin.tokenizer);
+    if (resumed.empty()) return settings.tokenizer.empty() ? nullptr : attn::text::open_tokenizer(settings.tokenizer);
     const std::string path = path_in(resumed, name);
     return attn::text::load_tokenizer(attn::io::read_file(path, 1 << 28), path);
   }
@@ -250,7 +252,7 @@ Prepared prepare_pairs(const Job& job) {
 
 /// The mask of a tokenizer and what it puts around a text.
 attn::train::MaskingOptions masking_of(const Tokenizer& tokenizer, const Job& job) {
-  const int64_t known = std::min(tokenizer.vocab_size(), job.config.vocab_size);
+  const int64_t all = tokenizer.vocab_size(), known = job.is_new ? all : std::min(all, job.config.vocab_size);
   attn::train::MaskingOptions masking{.mask_id = -1, .vocab_size = known, .share = job.settings.masked_share};
   for (const char* name : {"[MASK]", "<mask>"})
     if (const auto id = tokenizer.token_to_id(name); id && *id < known) masking.mask_id = *id;
@@ -306,6 +308,9 @@ void check_settings(const DataSettings& settings, Task task) {
   require(!settings.packed || of_sentences(task), "--packed", "sentences with labels");
   require(settings.class_weights.empty() || task == Task::classification || task == Task::token_classification,
           "--class-weights", "classes");
+  require(settings.tokenizer.empty() || task != Task::seq2seq, "--tokenizer", "models with one tokenizer");
+  if (!settings.tokenizer.empty() && !settings.tokens.empty())
+    throw UsageError("--tokenizer and --tokens are two ways to say the same: give only one of them");
   require(settings.source_tokens.empty() || task == Task::seq2seq, "--source-tokens", "models with an encoder");
 }
 

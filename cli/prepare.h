@@ -30,6 +30,7 @@ constexpr auto enum_names(Task) {
 /// The part of a training's settings that is about its data.
 struct DataSettings {
   std::string data, validation, tokens, source_tokens;
+  std::string tokenizer;      // a tokenizer.json for a new model, in place of `tokens`
   std::string task, metric;   // names of Task and of attn::train::Metric; empty: as data and model suggest
   std::string class_weights;  // numbers with commas between them, or "balanced"
   bool packed = false;        // batches of sentences without padding

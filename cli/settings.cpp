@@ -9,7 +9,7 @@
 namespace cli {
 
 std::string settings_json(Settings settings) {
-  for (std::string* path : {&settings.data, &settings.validation, &settings.from})
+  for (std::string* path : {&settings.data, &settings.validation, &settings.from, &settings.tokenizer})
     if (!path->empty() && *path != "-") *path = std::filesystem::absolute(*path).lexically_normal().string();
   nlohmann::ordered_json object;
   each_saved(settings, [&](const char* name, const auto& field, WhenResumed) { object[name] = field; });

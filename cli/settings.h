@@ -33,6 +33,7 @@ void each_saved(S& settings, const Visit& visit) {
   visit("data", settings.data, may_change);
   visit("validation", settings.validation, may_change);
   visit("tokens", settings.tokens, stays);
+  visit("tokenizer", settings.tokenizer, may_change);
   visit("source_tokens", settings.source_tokens, stays);
   visit("min_count", settings.min_count, stays);
   visit("precision", settings.precision, stays);

@@ -43,6 +43,11 @@ struct Exported {
 /// transformers computes, and names what differs. Weights that the folder has in 4 or 8 bits are written as numbers.
 Exported export_folder(const std::string& folder, const std::string& to, const ExportOptions& options = {});
 
+/// Writes a model that continues texts, of the families llama, qwen2, qwen3 or gemma2, as a GGUF file with its
+/// tokenizer, which llama.cpp opens: with weights of `precision`, or with `quantization` in its types Q8_0 and Q4_0.
+/// `to` must not exist. Throws Error, and leaves no file, for a model or a tokenizer that such a file has no place for.
+Exported export_gguf(const std::string& folder, const std::string& to, const ExportOptions& options = {});
+
 /// Writes the adapters of a model that was fine-tuned from a folder of the hub, and its head if it classifies, as a
 /// LoRA folder of PEFT. `base` is the name of the original in adapter_config.json. Throws Error, before anything is
 /// written, for a model without adapters.

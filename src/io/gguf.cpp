@@ -225,6 +225,13 @@ Gguf Gguf::map(const std::string& path) {
   return file;
 }
 
+int64_t gguf_bytes(GgufType type, const std::vector<int64_t>& shape) {
+  const TypeInfo& info = *find_type(static_cast<int64_t>(type));
+  int64_t numbers = 1;
+  for (const int64_t extent : shape) numbers *= extent;
+  return numbers / info.numbers * info.bytes;
+}
+
 std::string name_of_gguf_type(int64_t type) {
   const TypeInfo* info = find_type(type);
   return info ? info->name : "number " + std::to_string(type);

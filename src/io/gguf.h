@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -56,6 +57,19 @@ class Gguf {
   std::map<std::string, std::string> foreign_;
 };
 
+/// A tensor to write.
+struct GgufContent {
+  std::string name = {};
+  GgufType type = GgufType::f32;
+  std::vector<int64_t> shape = {};                ///< the slowest axis first
+  std::function<std::vector<char>()> bytes = {};  ///< its content, asked for once
+};
+/// Writes version 3, or replaces the file: `metadata` is an object of whole numbers, numbers, booleans, texts and lists
+/// of one of them. Throws Error.
+void write_gguf(const std::string& path, const Json& metadata, const std::vector<GgufContent>& tensors);
+
+/// The bytes of a tensor.
+int64_t gguf_bytes(GgufType type, const std::vector<int64_t>& shape);
 /// "Q4_K"
 std::string name_of_gguf_type(int64_t type);
 /// True for a regular file that begins as GGUF does.

@@ -53,8 +53,9 @@ Json comparable(Config config) {
   return fields;
 }
 
-/// The fields in which a folder of this config.json and the model differ: "causal is true, not false".
-std::vector<std::string> differences(const Json& config, const Config& model) {
+}  // namespace
+
+std::vector<std::string> differences(const Json& config, const Config& model, double tolerance) {
   Config read;
   try {
     read = read_hub_config(config, "config.json", "").config;
@@ -66,10 +67,12 @@ std::vector<std::string> differences(const Json& config, const Config& model) {
   for (const auto& [name, value] : ours.items())
     if (theirs[name] != value &&
         !(value.is_number_float() &&
-          std::abs(theirs[name].get<double>() - value.get<double>()) < 1e-12 * std::abs(value.get<double>())))
+          std::abs(theirs[name].get<double>() - value.get<double>()) < tolerance * std::abs(value.get<double>())))
       all.push_back(name + " is " + value.dump() + ", there " + theirs[name].dump());
   return all;
 }
+
+namespace {
 
 // ------------------------------------------------------------------------------------------------- models of our own
 

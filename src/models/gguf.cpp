@@ -30,7 +30,8 @@ constexpr std::pair<std::string_view, std::string_view> kOfSandwiches[] = {
     {"pre_feedforward_layernorm", "ffn_norm"},
     {"post_feedforward_layernorm", "post_ffw_norm"}};
 
-/// The name of a tensor of transformers in the file; "" if it has none.
+}  // namespace
+
 std::string gguf_name(std::string_view theirs, bool sandwiches) {
   constexpr std::string_view kLayers = "model.layers.";
   for (const auto& [name, ours] : kEnds)
@@ -50,6 +51,17 @@ std::string gguf_name(std::string_view theirs, bool sandwiches) {
     if (part == name) return named(ours);
   return {};
 }
+
+std::vector<int64_t> order_of_pairs(int64_t rows, int64_t width) {
+  std::vector<int64_t> order;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t at = row % width, half = width / 2;
+    order.push_back(row - at + 2 * (at % half) + at / half);
+  }
+  return order;
+}
+
+namespace {
 
 class GgufWeights {
  public:
@@ -139,20 +151,13 @@ class GgufWeights {
              to_string(wanted.shape.data(), static_cast<int>(wanted.shape.size())));
   }
 
-  /// llama.cpp's "llama" stores the rows of a query or key by pairs that rotate together, transformers by halves. For
-  /// each row of theirs, the row of the file; empty where they are the same.
+  /// For each row of theirs, the row of the file; empty where they are the same.
   std::vector<int64_t> order_of(const Piece& piece, int64_t rows) const {
     const bool turns =
         piece.name.find(".attn_q.") != std::string::npos || piece.name.find(".attn_k.") != std::string::npos;
     if (!turns || std::string_view(model_.family->name) != "llama") return {};
-    const int64_t width =
-        model_.config.head_dim ? model_.config.head_dim : model_.config.embed_dim / model_.config.heads;
-    std::vector<int64_t> order;
-    for (int64_t row = 0; row < rows; ++row) {
-      const int64_t at = row % width, half = width / 2;
-      order.push_back(row - at + 2 * (at % half) + at / half);
-    }
-    return order;
+    const Config& config = model_.config;
+    return order_of_pairs(rows, config.head_dim ? config.head_dim : config.embed_dim / config.heads);
   }
 
   ops::PackedMatrix packed(const std::vector<Piece>& pieces) const {

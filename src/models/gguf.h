@@ -2,6 +2,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "io/gguf.h"
 #include "models/folder.h"
@@ -13,6 +15,16 @@ namespace attn::models {
 /// The config.json that a folder of the hub would have. Throws Error for an architecture and for entries that are not
 /// supported.
 io::Json gguf_config(const io::Gguf& file);
+/// The entries of a file "ARCHITECTURE.KEY", of a model whose config.json has this model_type. Throws Error for a type
+/// that is not written.
+io::Json gguf_model_entries(const std::string& model_type, const Config& config);
+/// The divisors of the frequencies of Llama 3, a number for each pair of features.
+std::vector<float> llama3_factors(const Config& config);
+/// The name of a tensor of transformers in the file; "" if it has none. `sandwiches`: norms before and after a branch.
+std::string gguf_name(std::string_view theirs, bool sandwiches);
+/// llama.cpp's "llama" stores the rows of a query or key by pairs that rotate together, transformers by halves. For
+/// each of `rows` rows of theirs, in heads of `width`, the row of the file.
+std::vector<int64_t> order_of_pairs(int64_t rows, int64_t width);
 /// open() and read_config() of a GGUF file.
 Loaded open_gguf(const std::string& path, const OpenOptions& options);
 Config read_gguf_config(const std::string& path);

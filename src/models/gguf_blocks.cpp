@@ -153,4 +153,57 @@ void reorder_rows(ops::QuantizedMatrix& w, const std::vector<int64_t>& order) {
   if (!w.offsets.empty()) w.offsets = rows_in_order(w.offsets, order, w.groups());
 }
 
+namespace {
+
+constexpr int64_t kBlockNumbers = 32;  // of Q8_0 and Q4_0, and a float16 before them
+
+/// -127 .. 127 times the scale.
+void put_q8(const float* x, char* to) {
+  float largest = 0;
+  for (int64_t n = 0; n < kBlockNumbers; ++n) largest = std::max(largest, std::abs(x[n]));
+  const float scale = largest / 127, inverse = scale > 0 ? 1 / scale : 0;
+  const float16 stored(scale);
+  std::memcpy(to, &stored, sizeof stored);
+  for (int64_t n = 0; n < kBlockNumbers; ++n)
+    to[2 + n] = static_cast<char>(static_cast<int8_t>(std::lround(x[n] * inverse)));
+}
+
+/// 0 .. 15, less 8, times the scale, whose sign is such that the number of largest size is -8 scales.
+void put_q4(const float* x, char* to) {
+  float extreme = 0;
+  for (int64_t n = 0; n < kBlockNumbers; ++n)
+    if (std::abs(x[n]) > std::abs(extreme)) extreme = x[n];
+  const float scale = extreme / -8, inverse = scale != 0 ? 1 / scale : 0;
+  const float16 stored(scale);
+  std::memcpy(to, &stored, sizeof stored);
+  const auto level = [&](float number) { return std::clamp(static_cast<int>(number * inverse + 8.5f), 0, 15); };
+  for (int64_t n = 0; n < kBlockNumbers / 2; ++n)
+    to[2 + n] = static_cast<char>(level(x[n]) | level(x[n + kBlockNumbers / 2]) << 4);
+}
+
+}  // namespace
+
+std::vector<char> gguf_content(io::GgufType type, ConstView<2> rows) {
+  const int64_t count = rows.size[0] * rows.size[1];
+  std::vector<char> bytes(static_cast<size_t>(io::gguf_bytes(type, {rows.size[0], rows.size[1]})));
+  const bool in_blocks = type == io::GgufType::q8_0 || type == io::GgufType::q4_0;
+  const DType dtype = type == io::GgufType::f16    ? DType::float16
+                      : type == io::GgufType::bf16 ? DType::bfloat16
+                                                   : DType::float32;
+  if (!in_blocks) {
+    ops::convert(rows, View<2>(bytes.data(), dtype, {rows.size[0], rows.size[1]}));
+    return bytes;
+  }
+  const Array wide(DType::float32, {rows.size[0], rows.size[1]}, false);
+  ops::convert(rows, wide.rows());
+  const auto* x = static_cast<const float*>(wide.data());
+  const int64_t blocks = count / kBlockNumbers, size = std::ssize(bytes) / std::max<int64_t>(blocks, 1);
+  for (int64_t b = 0; b < blocks; ++b) {
+    char* to = bytes.data() + b * size;
+    if (type == io::GgufType::q8_0) put_q8(x + b * kBlockNumbers, to);
+    else put_q4(x + b * kBlockNumbers, to);
+  }
+  return bytes;
+}
+
 }  // namespace attn::models

@@ -177,6 +177,55 @@ void refuse_type(const io::Gguf& file, const std::string& tensor) {
                        "Q6_K, as in files named Q4_K_M or Q8_0"});
 }
 
+Json gguf_model_entries(const std::string& model_type, const Config& config) {
+  std::string known;
+  bool is_known = false;
+  for (const Architecture& architecture : kArchitectures) {
+    is_known = is_known || model_type == architecture.name;
+    known += (known.empty() ? "" : ", ") + std::string(architecture.name);
+  }
+  if (!is_known || config.classes || !config.head)
+    throw Error("export", {"the model is of the type " + model_type + (config.classes ? " and classifies" : "") +
+                           "; a GGUF file is written for models that continue texts of the types " + known});
+  const int64_t width = config.head_dim ? config.head_dim : config.embed_dim / config.heads;
+  Json entries = {{"general.architecture", model_type}};
+  const auto set = [&](const char* name, const Json& value) { entries[model_type + "." + name] = value; };
+  set("block_count", config.layers);
+  set("context_length", config.context);
+  set("embedding_length", config.embed_dim);
+  set("feed_forward_length", config.hidden_dim);
+  set("attention.head_count", config.heads);
+  set("attention.head_count_kv", config.kv_heads ? config.kv_heads : config.heads);
+  set("attention.layer_norm_rms_epsilon", config.norm_epsilon);
+  set("attention.key_length", width);
+  set("attention.value_length", width);
+  set("rope.dimension_count", width);
+  set("rope.freq_base", config.rope_theta);
+  set("vocab_size", config.vocab_size);
+  if (config.rope_scaling == RopeScaling::linear) {
+    set("rope.scaling.type", "linear");
+    set("rope.scaling.factor", config.rope_factor);
+  }
+  if (model_type == "gemma2") {
+    set("attention.sliding_window", config.window);
+    set("attn_logit_softcapping", config.softcap);
+    set("final_logit_softcapping", config.logit_softcap);
+  }
+  return entries;
+}
+
+std::vector<float> llama3_factors(const Config& config) {
+  const int64_t pairs = (config.head_dim ? config.head_dim : config.embed_dim / config.heads) / 2;
+  std::vector<float> factors;
+  for (int64_t n = 0; n < pairs; ++n) {
+    const double turns = static_cast<double>(config.rope_context) / (2 * std::numbers::pi) *
+                         std::pow(config.rope_theta, -static_cast<double>(n) / static_cast<double>(pairs));
+    const double smooth = std::clamp((turns - config.rope_low) / (config.rope_high - config.rope_low), 0.0, 1.0);
+    factors.push_back(static_cast<float>(1 / ((1 - smooth) / config.rope_factor + smooth)));
+  }
+  return factors;
+}
+
 Json gguf_config(const io::Gguf& file) { return ConfigReader(file).config(); }
 
 }  // namespace attn::models

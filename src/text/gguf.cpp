@@ -2,6 +2,8 @@
 // byte-pair encoding of SentencePiece ("llama").
 #include "text/gguf.h"
 
+#include <map>
+
 #include "attn/core.h"
 #include "text/added_tokens.h"
 #include "text/sentencepiece.h"
@@ -196,5 +198,123 @@ class TokenizerOfGguf {
 }  // namespace
 
 Json gguf_tokenizer(const io::Gguf& file) { return TokenizerOfGguf(file).json(); }
+
+// ------------------------------------------------------------------------------------------------------------- writing
+
+namespace {
+
+[[noreturn]] void refuse_writing(const std::string& reason) { throw Error("export", {"the tokenizer " + reason}); }
+
+/// Tokens and what they are, by id; ids without a token are unused.
+struct TokenList {
+  std::vector<std::string> tokens;
+  std::vector<int64_t> types;
+
+  TokenList(const Json& tokenizer, int64_t size) {
+    for (int64_t id = 0; id < size; ++id) tokens.push_back("[PAD" + std::to_string(id) + "]");
+    types.assign(tokens.size(), int{SentencePiece::kUnused});
+    const Json vocab = tokenizer.at("model").value("vocab", Json::object());
+    for (const auto& [token, id] : vocab.items()) set(token, id, SentencePiece::kNormal);
+    for (const Json& added : tokenizer.value("added_tokens", Json::array()))
+      if (io::whole_number(added.at("id")).value_or(size) < size)  // no text of this model has a later one
+        set(added.at("content"), added.at("id"),
+            added.value("special", false) ? SentencePiece::kControl : SentencePiece::kUserDefined);
+  }
+
+  void set(const std::string& token, const Json& id, int type) {
+    const auto number = io::whole_number(id);
+    if (!number || *number >= std::ssize(tokens))
+      refuse_writing("has the id " + io::as_shown(id) + ", must be below the vocab_size of " +
+                     std::to_string(tokens.size()));
+    tokens[static_cast<size_t>(*number)] = token;
+    types[static_cast<size_t>(*number)] = type;
+  }
+};
+
+/// "a b" of a merge, which newer files have as a list of two.
+std::string merge_text(const Json& merge) {
+  return merge.is_string() ? merge.get<std::string>()
+                           : merge.at(0).get<std::string>() + " " + merge.at(1).get<std::string>();
+}
+
+/// The name for the way in which byte-level words are made.
+std::string pre_tokenizer_name(const Json& tokenizer) {
+  const Json before = tokenizer.value("pre_tokenizer", Json()), model = tokenizer.at("model");
+  const Json parts =
+      before.is_object() && before.value("type", "") == "Sequence" ? before.at("pretokenizers") : Json::array({before});
+  std::string pattern;
+  bool digits = false, bytes = false, own_regex = false, known = true;
+  for (const Json& part : parts) {
+    const std::string type = part.is_object() ? part.value("type", "") : "";
+    if (type == "Split") pattern = part.at("pattern").value("Regex", "");
+    else if (type == "Digits") digits = part.value("individual_digits", false);
+    else if (type == "ByteLevel") {
+      bytes = !part.value("add_prefix_space", true);
+      own_regex = part.value("use_regex", true);
+    } else known = false;
+  }
+  const Json normalizer = tokenizer.value("normalizer", Json());
+  const bool composes = normalizer.is_object() && normalizer.value("type", "") == "NFC";
+  for (const Words& words : kKnownWords) {
+    const bool same_pattern = words.pattern ? pattern == words.pattern && !own_regex : pattern.empty() && own_regex;
+    if (known && bytes && same_pattern && digits == words.single_digits &&
+        (composes == words.composes && (composes || normalizer.is_null())) &&
+        model.value("ignore_merges", false) == words.whole_words)
+      return words.name;
+  }
+  refuse_writing("makes words in a way that llama.cpp has no name for here; known are gpt-2, smollm, llama-bpe, qwen2");
+}
+
+/// SentencePiece merges by the scores of what comes about: the earlier a merge, the higher.
+Json scores_of(const Json& model, const TokenList& vocabulary) {
+  std::map<std::string, double> ranks;
+  double rank = 0;
+  for (const Json& merge : model.value("merges", Json::array())) {
+    std::string whole = merge_text(merge);
+    whole.erase(whole.find(' '), 1);
+    ranks.emplace(whole, -rank++);
+  }
+  Json scores = Json::array();
+  for (const std::string& token : vocabulary.tokens) scores.push_back(ranks.contains(token) ? ranks[token] : -rank);
+  return scores;
+}
+
+}  // namespace
+
+Json gguf_entries(const Json& tokenizer, int64_t vocab_size) {
+  const Json model = tokenizer.value("model", Json());
+  if (!model.is_object() || model.value("type", "") != "BPE")
+    refuse_writing("is no byte-pair encoding, which llama, qwen and gemma have");
+  TokenList vocabulary(tokenizer, vocab_size);
+  Json entries = Json::object();
+  const auto set = [&](const char* name, const Json& value) { entries[std::string("tokenizer.ggml.") + name] = value; };
+  if (!model.value("byte_fallback", false)) {
+    set("model", "gpt2");
+    set("pre", pre_tokenizer_name(tokenizer));
+    Json merges = Json::array();
+    for (const Json& merge : model.value("merges", Json::array())) merges.push_back(merge_text(merge));
+    set("merges", merges);
+  } else {
+    set("model", "llama");
+    for (size_t id = 0; id < vocabulary.tokens.size(); ++id)
+      if (const std::string& token = vocabulary.tokens[id]; token.size() == 6 && token.starts_with("<0x"))
+        vocabulary.types[id] = SentencePiece::kByte;
+    if (const Json unknown = model.value("unk_token", Json()); unknown.is_string())
+      for (size_t id = 0; id < vocabulary.tokens.size(); ++id)
+        if (vocabulary.tokens[id] == unknown.get<std::string>()) {
+          vocabulary.types[id] = SentencePiece::kUnknown;
+          set("unknown_token_id", id);
+        }
+    set("scores", scores_of(model, vocabulary));
+    const std::string normalizer = tokenizer.value("normalizer", Json()).dump();
+    const std::string words = tokenizer.value("pre_tokenizer", Json()).dump();
+    set("add_space_prefix", normalizer.find("\"Prepend\"") != std::string::npos ||
+                                words.find("\"prepend_scheme\":\"first\"") != std::string::npos ||
+                                words.find("\"prepend_scheme\":\"always\"") != std::string::npos);
+  }
+  set("tokens", vocabulary.tokens);
+  set("token_type", vocabulary.types);
+  return entries;
+}
 
 }  // namespace attn::text

@@ -99,6 +99,30 @@ def test_masked_language_model(attn, bert):
     resumes(attn, "masked", *flags)
 
 
+def test_bert_from_the_beginning(attn):
+    """A tokenizer, a BERT that learns to fill gaps, the folder for transformers, and a classifier of it."""
+    attn.file("text.txt", "\n".join(TEXTS * 4) + "\n")
+    attn.run("tokenizer", "train", "text.txt", "--kind", "wordpiece", "--vocab-size", 60, "--out", "tokenizer.json")
+    shape = ["--embed-dim", 16, "--hidden-dim", 32, "--layers", 1, "--heads", 2, "--context", 32]
+    flags = ["text.txt", "--task", "masked-lm", "--tokenizer", "tokenizer.json", *shape]
+    attn.run("train", *flags, "--out", "field", "--max-length", 16, *FAST)
+    losses = attn.losses("field")
+    assert losses[max(losses)][0] < 0.7 * losses[1][0]
+    resumes(attn, "scratch", *flags)
+    said = attn.run("export", "field", "--to", "hub").stderr
+    assert "a BertForMaskedLM" in said, said
+    filled = [attn.run("fill", folder, "--text", "good old [MASK]").stdout for folder in ("field", "hub")]
+    assert filled[0] == filled[1] and filled[0]
+    attn.file("rows.tsv", "".join(f"{text}\t{int('good' in text)}\n" for text in TEXTS))
+    for folder in ("field", "hub"):
+        attn.run("train", "rows.tsv", "--from", folder, "--task", "classification", "--out", f"{folder}-classes",
+                 *FAST)
+        assert "% right" in attn.run("eval", f"{folder}-classes", "rows.tsv").stdout
+    said = attn.run("train", "text.txt", "--tokenizer", "tokenizer.json", "--tokens", "bytes", "--out", "none",
+                    status=2).stderr
+    assert "give only one of them" in said, said
+
+
 @pytest.mark.parametrize("task", ["similarity", "contrastive"])
 def test_sentence_encoders(attn, bert, task):
     """Each word has a partner; texts of partners are alike, which the vectors of the folder do not say."""
@@ -135,7 +159,8 @@ def test_wrong_tasks(attn, bert):
     attn.file("text.txt", "\n".join(TEXTS) + "\n")
     attn.file("words.tsv", "".join(f"{text}\tgood\n" for text in TEXTS))
     assert "must be one of causal-lm" in refused("rows.tsv", "--from", bert, "--task", "telepathy")
-    assert "--task masked-lm begins with a model" in refused("text.txt", "--task", "masked-lm")
+    assert "--task masked-lm needs --from FOLDER, or --tokenizer FILE" in refused("text.txt", "--task", "masked-lm")
+    assert "--task contrastive begins with a sentence encoder" in refused("rows.tsv", "--task", "contrastive")
     assert "does not continue texts" in refused("text.txt", "--from", bert, "--task", "causal-lm")
     assert "--task seq2seq needs a model with an encoder" in refused("rows.tsv", "--from", bert, "--task", "seq2seq")
     assert "the label must be a finite number" in refused("words.tsv", "--from", bert, "--task", "regression", status=1)

@@ -93,9 +93,20 @@ def write_texts(folder: pathlib.Path) -> None:
     files |= {f"{name}.txt": count * TEXT for name, count in
               {"shakespeare": 1400, "text": 100, "other": 100, "book": 130}.items()}
     files |= {f"{name}.tsv": "".join(labelled) for name in ("train", "dev", "test")}
+    readme = extract_snippets.blocks_of(ROOT / "README.md")
+    (folder / "data").mkdir()
+    numbers = [f"{sentence}\t{n % 5 - 2}.5\n" for n, sentence in enumerate(SENTENCES)]
+    pairs = [f"{a}\t{b}\n" for a, b in zip(SENTENCES, reversed(SENTENCES))]
+    tags = ["".join(f"{word} {'ON' if word == 'on' else 'O'}\n" for word in sentence.split()) + "\n"
+            for sentence in SENTENCES]
+    of_tasks = {"words.tsv": numbers, "definitions.tsv": pairs, "marks.txt": tags,
+                "near.tsv": [f"{pair[:-1]}\t0.{n % 10}\n" for n, pair in enumerate(pairs)],
+                "kinds.tsv": ["sentence1\tsentence2\tlabel\n",
+                              *(f"{pair[:-1]}\t{n % 2}\n" for n, pair in enumerate(pairs))]}
+    files |= {f"data/{part}_{name}": "".join(rows) for name, rows in of_tasks.items() for part in ("train", "test")}
+    files["data/pairs.txt"] = "".join(pairs)
     for name, content in files.items():
         (folder / name).write_text(content)
-    readme = extract_snippets.blocks_of(ROOT / "README.md")
     (folder / "program.cpp").write_text(next(block.text for block in readme if block.language == "cpp"))
     shutil.copy(ROOT / "examples/03_plain_c.c", folder / "program.c")
 
