@@ -136,7 +136,7 @@ TASKS = {
                                                         "macro_f1"], r"macro F1 (\S+)"),
     "classification": (kinds, "kinds.tsv", ["--packed", "--epochs", 3, "--learning-rate", 1e-4], r"([\d.]+) % right"),
     "similarity": (near, "near.tsv", ["--epochs", 1, "--learning-rate", 5e-5], r"Spearman (\S+),"),
-    "contrastive": (definitions, "definitions.tsv", ["--epochs", 2, "--batch", 64, "--learning-rate", 5e-5],
+    "contrastive": (definitions, "definitions.tsv", ["--epochs", 1, "--batch", 64, "--learning-rate", 5e-5],
                     r"([\d.]+) % of the texts"),
     "masked-lm": (None, "", ["--max-length", 128, "--epochs", 2, "--learning-rate", 2e-4, "--batch", 16], ""),
 }

@@ -73,7 +73,8 @@ def test_the_numbers_of_a_file(name: str, kind: str, stored: Type, tmp_path: pat
         tensor = tensors.pop(names.get_name(theirs, try_suffixes=(".weight", ".bias")))
         weight = parameter.detach().float().numpy()
         turns = next((count for part, count in heads.items() if part in theirs), 0) if kind_of == "llama" else 0
-        weight = in_pairs(weight, turns) if turns else weight + 1 if kind_of == "gemma2" and weight.ndim == 1 else weight
+        is_gain = kind_of == "gemma2" and weight.ndim == 1
+        weight = in_pairs(weight, turns) if turns else weight + 1 if is_gain else weight
         is_table = tensor.name in ("token_embd.weight", "output.weight")
         wanted = Type.F32 if weight.ndim == 1 else Type.Q8_0 if stored == Type.Q4_0 and is_table else stored
         assert tensor.tensor_type == wanted, (tensor.name, tensor.tensor_type)
