@@ -65,7 +65,7 @@ std::string advice(const std::vector<std::vector<double>>& logits, const std::ve
                      mean_loss(logits, labels, fitted));
 }
 
-/// Numbers of a row of an array, one after the other.
+/// Of two rows of numbers; 0 where one of them has no length.
 double cosine(const float* a, const float* b, int64_t width) {
   double both = 0, of_a = 0, of_b = 0;
   for (int64_t c = 0; c < width; ++c) {
@@ -136,13 +136,14 @@ struct Evaluate {
     const int64_t total = std::ssize(rows), size = batch ? batch : 32;
     catch_signals();
     Meter meter("texts", total);
+    const auto memory = attn::autograd::Tape().memory();
     double weight = 0;
     int64_t done = 0;
     while (done < total && !signal_seen()) {
       const int64_t count = std::min(size, total - done);
       weight += attn::train::add_predictions(
           model_of_rows, attn::train::packed_batch(rows.subspan(static_cast<size_t>(done), static_cast<size_t>(count))),
-          said);
+          said, {}, memory);
       done += count;
       meter.show(done);
     }

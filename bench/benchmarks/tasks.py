@@ -176,7 +176,7 @@ def trained(options: argparse.Namespace, task: str, folder: pathlib.Path) -> Row
            "data": re.search(r"data: (.*)", said)[1], "seconds": sum(row["seconds"] for row in log if "seconds" in row)}
     if task == "masked-lm":
         return row | {"measure": "hidden tokens right, %", "test": 100 * validations[-1]["validation_accuracy"],
-                      "untrained": 100 * validations[0]["validation_accuracy"]}
+                      "untrained": None}
     measure = {"regression": "Pearson", "token-classification": "macro F1", "classification": "right, %",
                "similarity": "Spearman", "contrastive": "own word is the nearest of all, %"}[task]
     untrained = measured(options, task, MINILM, test) if task in ("similarity", "contrastive") else None

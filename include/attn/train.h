@@ -117,9 +117,10 @@ struct ValidationOptions {
   models::ForwardOptions forward = {};
 };
 /// Adds what the model says of a batch with targets or values, and its loss times their weight, to `predictions`;
-/// returns that weight. Throws Error as Model::loss().
+/// returns that weight. `memory` is that of an earlier tape, to be reused. Throws Error as Model::loss().
 double add_predictions(const models::Model& model, const models::Batch& batch, Predictions& predictions,
-                       const models::ForwardOptions& options = {});
+                       const models::ForwardOptions& options = {},
+                       std::shared_ptr<autograd::Recycler> memory = nullptr);
 /// The mean loss, accuracy and metric on all validation batches. Throws Error if there is no target, and as measure().
 Validation validate(const models::Model& model, const Dataset& data, const ValidationOptions& options = {});
 

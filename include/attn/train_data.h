@@ -36,6 +36,29 @@ class Dataset {
   virtual std::string describe() const = 0;
 };
 
+/// Rows in batches: shuffled every epoch, each batch of rows of similar length.
+class RowsDataset : public Dataset {
+ public:
+  models::Batch training(uint64_t number) const override;
+  models::Batch validation(int64_t number) const override;
+  int64_t validation_batches() const override;
+  int64_t batches_per_epoch() const override;
+
+ protected:
+  RowsDataset(int64_t batch, uint64_t seed) : batch_(batch), seed_(seed) {}
+  virtual int64_t training_rows() const = 0;
+  virtual int64_t validation_rows() const = 0;
+  /// The tokens of a training row.
+  virtual int64_t length_of(int64_t row) const = 0;
+  /// These rows of the training data, or of the validation data.
+  virtual models::Batch batch_of(bool training, std::span<const int64_t> rows) const = 0;
+  uint64_t seed() const { return seed_; }
+
+ private:
+  int64_t batch_;
+  uint64_t seed_;
+};
+
 /// Crops of a text: `batch` sequences of `context` tokens at random positions, with the next tokens as targets. The
 /// last `validation_tokens` tokens (0 = a tenth) are for validation, in at most `validation_batches` evenly spread
 /// crops.
@@ -106,23 +129,22 @@ struct LabelledOptions {
 
 /// Sentences with labels: shuffled every epoch, batched by similar length, and packed or padded with token 0. All rows
 /// have a class, all a number, or all classes of their tokens.
-class LabelledDataset : public Dataset {
+class LabelledDataset : public RowsDataset {
  public:
   /// Longer rows are truncated to `context` tokens. Throws Error for a sentence without tokens, for a negative token or
   /// label, for rows of several kinds, and for a class without a weight.
   LabelledDataset(std::vector<Labelled> training, std::vector<Labelled> validation, int64_t context, int64_t batch,
                   uint64_t seed, const LabelledOptions& options = {});
   models::Batch training(uint64_t number) const override;
-  models::Batch validation(int64_t number) const override;
-  int64_t validation_batches() const override;
-  int64_t batches_per_epoch() const override;
   std::string describe() const override;
 
  private:
-  models::Batch batch_of(const std::vector<Labelled>& from, std::span<const int64_t> which) const;
+  int64_t training_rows() const override { return std::ssize(training_); }
+  int64_t validation_rows() const override { return std::ssize(validation_); }
+  int64_t length_of(int64_t row) const override;
+  models::Batch batch_of(bool training, std::span<const int64_t> rows) const override;
   std::vector<Labelled> training_, validation_;
-  int64_t context_, batch_;
-  uint64_t seed_;
+  int64_t context_;
   LabelledOptions options_;
 };
 

@@ -41,22 +41,20 @@ std::vector<Pair> encode_pairs(std::span<const PairText> rows, const text::Token
 /// Pairs for a model with an encoder, shuffled and batched as by LabelledDataset. The decoder reads `start`, or without
 /// it `end`, and the target, and learns to write the target and `end` (Sutskever et al. 2014, arXiv:1409.3215). Texts
 /// are truncated to `context`.
-class PairData : public Dataset {
+class PairData : public RowsDataset {
  public:
   /// Throws Error for a side without tokens and for a negative token.
   PairData(std::vector<Pair> training, std::vector<Pair> validation, int64_t end, int64_t context, int64_t batch,
            uint64_t seed, std::optional<int64_t> start = {});
-  models::Batch training(uint64_t number) const override;
-  models::Batch validation(int64_t number) const override;
-  int64_t validation_batches() const override;
-  int64_t batches_per_epoch() const override;
   std::string describe() const override;
 
  private:
-  models::Batch padded(const std::vector<Pair>& from, std::span<const int64_t> which) const;
+  int64_t training_rows() const override { return std::ssize(training_); }
+  int64_t validation_rows() const override { return std::ssize(validation_); }
+  int64_t length_of(int64_t row) const override;
+  models::Batch batch_of(bool training, std::span<const int64_t> rows) const override;
   std::vector<Pair> training_, validation_;
-  int64_t end_, start_, context_, batch_;
-  uint64_t seed_;
+  int64_t end_, start_, context_;
 };
 
 /// The edit distance (Levenshtein 1966): the fewest insertions, deletions and substitutions that turn one list into the

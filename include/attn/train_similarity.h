@@ -49,23 +49,21 @@ std::vector<SentencePair> encode_pair_texts(const PairTexts& texts, bool scores,
 
 /// Batches of sentence pairs, shuffled as by LabelledDataset and packed: all first texts, all second ones, and all
 /// negatives if every pair has one. Batch::values are the scores.
-class SentencePairs : public Dataset {
+class SentencePairs : public RowsDataset {
  public:
   /// Longer texts are truncated to `context` tokens. Throws Error for texts without tokens and for scores that are not
   /// finite.
   SentencePairs(std::vector<SentencePair> training, std::vector<SentencePair> validation, int64_t context,
                 int64_t batch, uint64_t seed);
-  models::Batch training(uint64_t number) const override;
-  models::Batch validation(int64_t number) const override;
-  int64_t validation_batches() const override;
-  int64_t batches_per_epoch() const override;
   std::string describe() const override;
 
  private:
-  models::Batch packed(const std::vector<SentencePair>& from, std::span<const int64_t> which) const;
+  int64_t training_rows() const override { return std::ssize(training_); }
+  int64_t validation_rows() const override { return std::ssize(validation_); }
+  int64_t length_of(int64_t row) const override;
+  models::Batch batch_of(bool training, std::span<const int64_t> rows) const override;
   std::vector<SentencePair> training_, validation_;
-  int64_t context_, batch_;
-  uint64_t seed_;
+  int64_t context_;
   bool with_types_ = false, with_negatives_ = false;
 };
 

@@ -86,6 +86,24 @@ std::vector<int64_t> shuffled_batch(int64_t count, int64_t batch, uint64_t seed,
   return {order.begin() + begin, order.begin() + std::min(begin + batch, count)};
 }
 
+models::Batch RowsDataset::training(uint64_t number) const {
+  require_there(training_rows() > 0);
+  return batch_of(true,
+                  shuffled_batch(training_rows(), batch_, seed_, number, [&](int64_t row) { return length_of(row); }));
+}
+
+models::Batch RowsDataset::validation(int64_t number) const {
+  require_number(number, validation_batches());
+  const int64_t begin = number * batch_;
+  std::vector<int64_t> rows(static_cast<size_t>(std::min(batch_, validation_rows() - begin)));
+  std::iota(rows.begin(), rows.end(), begin);
+  return batch_of(false, rows);
+}
+
+int64_t RowsDataset::validation_batches() const { return div_up(validation_rows(), batch_); }
+
+int64_t RowsDataset::batches_per_epoch() const { return div_up(training_rows(), batch_); }
+
 // ------------------------------------------------------------------------------------------------------------- text
 
 TextDataset::TextDataset(std::vector<int64_t> tokens, int64_t context, int64_t batch, uint64_t seed,
@@ -154,11 +172,10 @@ std::string TextDataset::describe() const {
 
 LabelledDataset::LabelledDataset(std::vector<Labelled> training, std::vector<Labelled> validation, int64_t context,
                                  int64_t batch, uint64_t seed, const LabelledOptions& options)
-    : training_(std::move(training)),
+    : RowsDataset(batch, seed),
+      training_(std::move(training)),
       validation_(std::move(validation)),
       context_(context),
-      batch_(batch),
-      seed_(seed),
       options_(options) {
   const std::vector<double>& weights = options.class_weights;
   const int kind = training_.empty() ? 0 : kind_of(training_.front());
@@ -230,20 +247,21 @@ models::Batch packed_batch(std::span<const Labelled> rows) {
   return batch.finish();
 }
 
-models::Batch LabelledDataset::batch_of(const std::vector<Labelled>& from, std::span<const int64_t> which) const {
+int64_t LabelledDataset::length_of(int64_t row) const { return std::ssize(training_[static_cast<size_t>(row)].tokens); }
+
+models::Batch LabelledDataset::batch_of(bool training, std::span<const int64_t> rows) const {
+  const std::vector<Labelled>& from = training ? training_ : validation_;
   int64_t longest = 1;
-  for (const int64_t n : which) longest = std::max<int64_t>(longest, std::ssize(from[static_cast<size_t>(n)].tokens));
+  for (const int64_t n : rows) longest = std::max<int64_t>(longest, std::ssize(from[static_cast<size_t>(n)].tokens));
   const int64_t width = options_.packed ? 0 : padded_length(std::min(longest, context_), context_);
   LabelledBatch batch(!training_.front().token_type_ids.empty(), context_, width, options_.class_weights);
-  for (const int64_t n : which) batch.add(from[static_cast<size_t>(n)]);
+  for (const int64_t n : rows) batch.add(from[static_cast<size_t>(n)]);
   return batch.finish();
 }
 
 models::Batch LabelledDataset::training(uint64_t number) const {
-  require_there(!training_.empty());
-  const auto length = [&](int64_t n) { return std::ssize(training_[static_cast<size_t>(n)].tokens); };
-  models::Batch batch = batch_of(training_, shuffled_batch(std::ssize(training_), batch_, seed_, number, length));
-  Random dice(~seed_, number);
+  models::Batch batch = RowsDataset::training(number);
+  Random dice(~seed(), number);
   for (int64_t b = 0; options_.word_dropout > 0 && b < batch.sequences; ++b) {
     const auto n = static_cast<size_t>(b);
     const int64_t begin = options_.packed ? batch.cu_seqlens[n] : b * batch.length;
@@ -253,18 +271,6 @@ models::Batch LabelledDataset::training(uint64_t number) const {
   }
   return batch;
 }
-
-models::Batch LabelledDataset::validation(int64_t number) const {
-  require_number(number, validation_batches());
-  const int64_t begin = number * batch_, total = static_cast<int64_t>(validation_.size());
-  std::vector<int64_t> which(static_cast<size_t>(std::min(batch_, total - begin)));
-  std::iota(which.begin(), which.end(), begin);
-  return batch_of(validation_, which);
-}
-
-int64_t LabelledDataset::validation_batches() const { return div_up(static_cast<int64_t>(validation_.size()), batch_); }
-
-int64_t LabelledDataset::batches_per_epoch() const { return div_up(static_cast<int64_t>(training_.size()), batch_); }
 
 std::string LabelledDataset::describe() const {
   return std::to_string(training_.size()) + " sentences to train on, " + std::to_string(validation_.size()) +

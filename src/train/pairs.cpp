@@ -59,13 +59,12 @@ std::vector<Pair> encode_pairs(std::span<const PairText> rows, const text::Token
 
 PairData::PairData(std::vector<Pair> training, std::vector<Pair> validation, int64_t end, int64_t context,
                    int64_t batch, uint64_t seed, std::optional<int64_t> start)
-    : training_(std::move(training)),
+    : RowsDataset(batch, seed),
+      training_(std::move(training)),
       validation_(std::move(validation)),
       end_(end),
       start_(start.value_or(end)),
-      context_(context),
-      batch_(batch),
-      seed_(seed) {
+      context_(context) {
   Checker checker("data");
   require_sizes(checker, context, batch);
   require_pairs(checker, "training", training_);
@@ -77,7 +76,10 @@ PairData::PairData(std::vector<Pair> training, std::vector<Pair> validation, int
   checker.done();
 }
 
-models::Batch PairData::padded(const std::vector<Pair>& from, std::span<const int64_t> which) const {
+int64_t PairData::length_of(int64_t row) const { return std::ssize(training_[static_cast<size_t>(row)].source); }
+
+models::Batch PairData::batch_of(bool training, std::span<const int64_t> which) const {
+  const std::vector<Pair>& from = training ? training_ : validation_;
   models::Batch batch;
   batch.sequences = static_cast<int64_t>(which.size());
   for (int64_t n : which) {
@@ -102,24 +104,6 @@ models::Batch PairData::padded(const std::vector<Pair>& from, std::span<const in
   }
   return batch;
 }
-
-models::Batch PairData::training(uint64_t number) const {
-  require_there(!training_.empty());
-  const auto length = [&](int64_t n) { return static_cast<int64_t>(training_[n].source.size()); };
-  return padded(training_, shuffled_batch(static_cast<int64_t>(training_.size()), batch_, seed_, number, length));
-}
-
-models::Batch PairData::validation(int64_t number) const {
-  require_number(number, validation_batches());
-  const int64_t begin = number * batch_, total = static_cast<int64_t>(validation_.size());
-  std::vector<int64_t> which(static_cast<size_t>(std::min(batch_, total - begin)));
-  std::iota(which.begin(), which.end(), begin);
-  return padded(validation_, which);
-}
-
-int64_t PairData::validation_batches() const { return div_up(static_cast<int64_t>(validation_.size()), batch_); }
-
-int64_t PairData::batches_per_epoch() const { return div_up(static_cast<int64_t>(training_.size()), batch_); }
 
 std::string PairData::describe() const {
   return std::to_string(training_.size()) + " pairs to train on, " + std::to_string(validation_.size()) +

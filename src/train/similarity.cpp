@@ -80,11 +80,7 @@ std::vector<SentencePair> encode_pair_texts(const PairTexts& texts, bool scores,
 
 SentencePairs::SentencePairs(std::vector<SentencePair> training, std::vector<SentencePair> validation, int64_t context,
                              int64_t batch, uint64_t seed)
-    : training_(std::move(training)),
-      validation_(std::move(validation)),
-      context_(context),
-      batch_(batch),
-      seed_(seed) {
+    : RowsDataset(batch, seed), training_(std::move(training)), validation_(std::move(validation)), context_(context) {
   Checker checker("data");
   require_sizes(checker, context, batch);
   require_pairs(checker, "training", training_);
@@ -98,7 +94,13 @@ SentencePairs::SentencePairs(std::vector<SentencePair> training, std::vector<Sen
     for (const SentencePair& pair : *pairs) with_negatives_ = with_negatives_ && !pair.negative.ids.empty();
 }
 
-models::Batch SentencePairs::packed(const std::vector<SentencePair>& from, std::span<const int64_t> which) const {
+int64_t SentencePairs::length_of(int64_t row) const {
+  const SentencePair& pair = training_[static_cast<size_t>(row)];
+  return std::ssize(pair.first.ids) + std::ssize(pair.second.ids);
+}
+
+models::Batch SentencePairs::batch_of(bool training, std::span<const int64_t> which) const {
+  const std::vector<SentencePair>& from = training ? training_ : validation_;
   models::Batch batch;
   batch.cu_seqlens = {0};
   const auto add = [&](const text::Encoding& text) {
@@ -119,27 +121,6 @@ models::Batch SentencePairs::packed(const std::vector<SentencePair>& from, std::
   batch.length = batch.cu_seqlens.back();
   return batch;
 }
-
-models::Batch SentencePairs::training(uint64_t number) const {
-  require_there(!training_.empty());
-  const auto length = [&](int64_t n) {
-    const SentencePair& pair = training_[static_cast<size_t>(n)];
-    return std::ssize(pair.first.ids) + std::ssize(pair.second.ids);
-  };
-  return packed(training_, shuffled_batch(std::ssize(training_), batch_, seed_, number, length));
-}
-
-models::Batch SentencePairs::validation(int64_t number) const {
-  require_number(number, validation_batches());
-  const int64_t begin = number * batch_;
-  std::vector<int64_t> which(static_cast<size_t>(std::min(batch_, std::ssize(validation_) - begin)));
-  std::iota(which.begin(), which.end(), begin);
-  return packed(validation_, which);
-}
-
-int64_t SentencePairs::validation_batches() const { return div_up(std::ssize(validation_), batch_); }
-
-int64_t SentencePairs::batches_per_epoch() const { return div_up(std::ssize(training_), batch_); }
 
 std::string SentencePairs::describe() const {
   return std::to_string(training_.size()) + " pairs" + (with_negatives_ ? " with negatives" : "") + " to train on, " +

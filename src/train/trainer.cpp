@@ -200,9 +200,9 @@ double add_numbers(Tape& tape, const models::Model& model, const models::Batch& 
 }  // namespace
 
 double add_predictions(const models::Model& model, const models::Batch& batch, Predictions& predictions,
-                       const models::ForwardOptions& options) {
+                       const models::ForwardOptions& options, std::shared_ptr<autograd::Recycler> memory) {
   const models::Config& config = model.config();
-  Tape tape;
+  Tape tape({}, std::move(memory));
   if (!batch.values.empty()) return add_numbers(tape, model, batch, options, predictions);
   const int64_t before = std::ssize(predictions.expected);
   const double weight = add_classes(tape, model, batch, options, predictions);
@@ -213,9 +213,10 @@ double add_predictions(const models::Model& model, const models::Batch& batch, P
 Validation validate(const models::Model& model, const Dataset& data, const ValidationOptions& options) {
   Predictions predictions;
   double weight = 0;
+  const auto memory = Tape().memory();
   const models::Config& config = model.config();
   for (int64_t n = 0; n < data.validation_batches(); ++n)
-    weight += add_predictions(model, data.validation(n), predictions, options.forward);
+    weight += add_predictions(model, data.validation(n), predictions, options.forward, memory);
   if (predictions.expected.empty() && predictions.expected_values.empty())
     throw Error("validate", {"there is nothing to validate with: no target takes part"});
   predictions.loss = weight > 0 ? predictions.loss / weight : 0;
