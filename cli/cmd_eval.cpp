@@ -304,7 +304,7 @@ struct Evaluate {
       throw UsageError(model.directory + " has no loss on texts; " + what_fits(config));
     if (config.encoder_layers) evaluate_pairs(loaded, file);
     else if (!config.head) similar();
-    else if (config.classes && config.regression) numbers(loaded);
+    else if (config.classes == 1 && config.regression) numbers(loaded);
     else if (tags(config)) words(loaded);
     else if (config.classes) sentences(std::move(loaded));
     else if (stride) strided(loaded);

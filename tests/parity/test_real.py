@@ -246,7 +246,7 @@ def test_what_classes_mean(fields: dict, tmp_path: pathlib.Path) -> None:
     model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path)
     pipeline = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer, device="cpu", top_k=None)
     entry = json.loads(attn("classify", tmp_path, "--json", text="a fine film\n"))
-    found = entry["probabilities"]
+    found = entry["values" if fields.get("problem_type") == "regression" else "probabilities"]
     expected = pipeline(["a fine film"])[0]
     names = [one["label"] for one in expected]
     assert len(found) == len(expected) and [name.split(" (")[0] for name in found] == sorted(names)
