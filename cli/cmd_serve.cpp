@@ -198,8 +198,7 @@ void Service::add_to(httplib::Server& server, int& port, bool is_loopback) {
   post(server, "/v1/embeddings", &Service::embeddings);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// texts
+// --------------------------------------------------------------------------------------------------------------- texts
 
 std::vector<std::vector<int64_t>> Service::prompts_of(TextRequest& request) const {
   if (!request.is_chat) {
@@ -348,8 +347,7 @@ std::string Service::metrics() const {
   return text;
 }
 
-// ------------------------------------------------------------------------------------------------------------- the
-// flags
+// ----------------------------------------------------------------------------------------------------------- the flags
 
 struct Serve {
   ModelOptions model;

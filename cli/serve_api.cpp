@@ -168,8 +168,7 @@ std::string embedding_body(const attn::Array& rows, bool base64, const std::stri
                   {"usage", {{"prompt_tokens", tokens}, {"total_tokens", tokens}}}});
 }
 
-// --------------------------------------------------------------------------------------------------------------
-// answers
+// ------------------------------------------------------------------------------------------------------------- answers
 
 TextAnswer::TextAnswer(bool is_chat, std::string model, int64_t number)
     : is_chat_(is_chat),

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Fails on files that have grown beyond what a reader takes in: source files over 600 lines, public headers over 280,
-ARCHITECTURE.md over 150, and lines over 120 columns.
+ARCHITECTURE.md over 150, lines over 120 columns, and lines of dashes that clang-format has parted from their title.
 
 usage: check_sizes.py [ROOT]      check_sizes.py --self-test
 """
@@ -12,6 +12,7 @@ import tempfile
 FOLDERS = ("include", "src", "cli", "python", "examples", "tests", "bench", "tools", "cmake")
 SUFFIXES = {".h", ".cpp", ".py", ".sh", ".cmake", ".txt", ".js", ".css"}
 COLUMNS = 120
+DASHES = "// " + 30 * "-"
 
 
 def limit_of(path):
@@ -38,6 +39,9 @@ def check(root):
             failures.append(f"{name}: {len(lines)} lines, at most {limit_of(name)}")
         if path.suffix != ".md":
             failures += [f"{name}:{i}: {len(line)} columns" for i, line in enumerate(lines, 1) if len(line) > COLUMNS]
+        if path.suffix in (".h", ".cpp"):
+            failures += [f"{name}:{i}: a line of dashes without a title"
+                         for i, line in enumerate(lines, 1) if line.startswith(DASHES) and line.endswith("-")]
     return failures
 
 
@@ -45,7 +49,9 @@ def self_test():
     limits = {"src/a.cpp": 600, "include/attn/a.h": 280, "ARCHITECTURE.md": 150, "tools/a.py": 600}
     missed = []
     for name, limit in limits.items():
-        for text, good in (("x\n" * limit, True), ("x\n" * (limit + 1), False), ("x" * 121, name.endswith(".md"))):
+        dashes = DASHES + 85 * "-" + " a"
+        for text, good in (("x\n" * limit, True), ("x\n" * (limit + 1), False), ("x" * 121, name.endswith(".md")),
+                           (dashes, True), (dashes[:-2] + "\n// a", not name.endswith((".cpp", ".h")))):
             with tempfile.TemporaryDirectory() as folder:
                 path = pathlib.Path(folder, name)
                 path.parent.mkdir(parents=True, exist_ok=True)

@@ -323,8 +323,7 @@ std::vector<FinishedText> Batcher::State::finish() {
   return all;
 }
 
-// --------------------------------------------------------------------------------------------------------- the
-// interface
+// ------------------------------------------------------------------------------------------------------- the interface
 
 Batcher::Batcher(const models::Model& model, const BatcherOptions& options) {
   check_options(model, options);

@@ -157,8 +157,7 @@ std::string said(const Kind& kind) {
   return what + (says_why ? ": " : ", which is not read: ") + kind.advice;
 }
 
-// --------------------------------------------------------------------------------------------------------------
-// folders
+// ------------------------------------------------------------------------------------------------------------- folders
 
 /// Names of what is in a folder, in order, and of what is in its folder onnx.
 std::vector<std::string> names_in(const std::string& folder) {

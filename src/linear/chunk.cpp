@@ -60,8 +60,7 @@ Chunk<T>::Chunk(const LinearProblem& p, Arena& arena)
   sub_total = take_row(arena, p.Dk);
 }
 
-// --------------------------------------------------------------------------------------------------------------
-// loading
+// ------------------------------------------------------------------------------------------------------------- loading
 
 template <class T>
 void Chunk<T>::load(const TokenRange& sequence, int64_t value_head, int64_t first) {
@@ -105,8 +104,7 @@ void Chunk<T>::load_decays(int64_t first) {
   kernels_.exponentials(decay, decay, kChunkTokens);
 }
 
-// -------------------------------------------------------------------------------------------------------------
-// products
+// ------------------------------------------------------------------------------------------------------------ products
 
 template <class T>
 void Chunk<T>::relate(bool with_queries) {

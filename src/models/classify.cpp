@@ -116,8 +116,7 @@ std::vector<Classification> Classifier::operator()(std::span<const std::string> 
   return results;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// words
+// --------------------------------------------------------------------------------------------------------------- words
 
 WordTagger::WordTagger(const std::string& folder, const OpenOptions& how)
     : WordTagger(open_with_tokenizer(folder, how)) {}

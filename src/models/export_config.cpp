@@ -136,8 +136,7 @@ Json own_config(const Config& model) {
   throw Error("export", std::move(fewest));
 }
 
-// ---------------------------------------------------------------------------------------------------- fine-tuned
-// models
+// --------------------------------------------------------------------------------------------------- fine-tuned models
 
 /// The class of transformers with another head: "BertModel" and "ForMaskedLM" give "BertForMaskedLM".
 std::string with_head(const std::string& name, const Family& family, const std::string& suffix) {
@@ -180,8 +179,7 @@ Json config_for_hub(const Model& model, const Loaded& loaded, const Pretrained* 
   return config;
 }
 
-// ------------------------------------------------------------------------------------------------------------
-// tokenizer
+// ----------------------------------------------------------------------------------------------------------- tokenizer
 
 namespace {
 

@@ -144,8 +144,7 @@ const std::vector<std::pair<const char*, const char*>> kTwinAliases = {
     {"hidden_size", "d_model"},
     {"num_hidden_layers", "encoder_layers"}};
 
-// --------------------------------------------------------------------------------------------------- pictures and
-// sound
+// -------------------------------------------------------------------------------------------------- pictures and sound
 
 const NameRules kVitNames = {
     {"positions.weight", {"embeddings.position_embeddings"}},

@@ -117,8 +117,7 @@ const std::vector<std::pair<const char*, const char*>> kGpt2Aliases = {{"hidden_
                                                                        {"num_attention_heads", "n_head"},
                                                                        {"num_hidden_layers", "n_layer"}};
 
-// ------------------------------------------------------------------------------- linear attention and short
-// convolutions
+// ----------------------------------------------------------------------------- linear attention and short convolutions
 
 constexpr const char* kGatedDeltaNet = R"({"linear_heads": 16, "linear_value_heads": 32, "linear_head_dim": 128,
     "linear_value_dim": 128, "query_key_norm": "heads", "head_dim": 256, "attention_gate": true, "context": 32768,

@@ -267,8 +267,7 @@ TEST(LinearProperties, LongSequencesGoInSegments) {
   }
 }
 
-// ------------------------------------------------------------------------------------------------------ extreme
-// numbers
+// ----------------------------------------------------------------------------------------------------- extreme numbers
 
 TEST(LinearProperties, NaNStaysInItsSequenceAndBeforeNothing) {
   for (const LinearCase& clean : paths({2, 1, 2, 100, 8, 8})) {

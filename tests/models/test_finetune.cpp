@@ -169,8 +169,7 @@ TEST(FineTune, FrozenParametersTakeLessMemory) {
   EXPECT_LT(some.gradients, all.gradients / 4);
 }
 
-// ---------------------------------------------------------------------------------------------------------------
-// export
+// -------------------------------------------------------------------------------------------------------------- export
 
 TEST(Export, AModelOfOurOwnIsReadBack) {
   Config gpt = tiny(0);

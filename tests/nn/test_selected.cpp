@@ -277,8 +277,7 @@ TEST(Moba, WithAllBlocksIsAttention) {
             rounding_bound(DType::float64, max_abs(expected), 100));
 }
 
-// ----------------------------------------------------------------------------------------------------------- all
-// layers
+// ---------------------------------------------------------------------------------------------------------- all layers
 
 TEST(Selected, HasTheGradientsOfDifferences) {
   for (const auto& [name, make] : layers()) {

@@ -289,8 +289,7 @@ TEST(PooledPage, AnLseOfOtherKeysIsRefused) {
   EXPECT_EQ(reasons[0].rfind("layers[0], head 2: lse does not belong to q, k", 0), 0u) << reasons[0];
 }
 
-// ---------------------------------------------------------------------------------------------------------------
-// a page that asks
+// ---------------------------------------------------------------------------------------------------- a page that asks
 
 constexpr int64_t kServed = 70;
 

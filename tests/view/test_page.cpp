@@ -192,8 +192,7 @@ TEST(Page, MalformedUtf8BecomesTheReplacementCharacter) {
     EXPECT_EQ(json::parse(view::json_string(text)).get<std::string>(), expected) << view::json_string(text);
 }
 
-// ---------------------------------------------------------------------------------------------------------------
-// weights
+// ------------------------------------------------------------------------------------------------------------- weights
 
 /// Queries or keys [n, D] as the page unpacks them.
 Values vectors_of(const std::string& text, int64_t n) {
@@ -407,8 +406,7 @@ TEST(Page, LoadsNothing) {
   EXPECT_EQ(page.find("{{"), std::string::npos) << "a mark was not filled in";
 }
 
-// ---------------------------------------------------------------------------------------------------------------
-// policy
+// -------------------------------------------------------------------------------------------------------------- policy
 
 /// SHA-256 (FIPS 180-4) in base 64. Its constants are the fractions of cube and square roots of the first primes.
 std::string sha256_base64(std::string message) {

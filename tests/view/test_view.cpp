@@ -45,8 +45,7 @@ std::string plain(const std::string& text) {
   return result;
 }
 
-// ---------------------------------------------------------------------------------------------------- the worked
-// example
+// -------------------------------------------------------------------------------------------------- the worked example
 
 struct CatSat {
   Labels tokens = {"The", "cat", "sat"};
@@ -223,8 +222,7 @@ TEST(Terminal, LabelsAlignAndCannotHarm) {
   EXPECT_EQ(lines[4], "2 \u241b[2J           0         0");
 }
 
-// --------------------------------------------------------------------------------------------------------------
-// colours
+// ------------------------------------------------------------------------------------------------------------- colours
 
 /// Relative luminance of an sRGB colour.
 double luminance(view::Colour c) {
@@ -262,8 +260,7 @@ TEST(Colours, LinearScaleEndsWhereWeightsDo) {
   EXPECT_EQ(scale.position(0.5), 1);
 }
 
-// ------------------------------------------------------------------------------------------------------------------
-// PNG
+// ----------------------------------------------------------------------------------------------------------------- PNG
 
 struct Picture {
   int64_t width = 0, height = 0;
@@ -413,8 +410,7 @@ TEST(Png, ManySmallWeightsShow) {
   EXPECT_GT(luminance(picture.at(view::kMargin + 300, view::kMargin + 300)), luminance(colour_of(0.9)));
 }
 
-// ---------------------------------------------------------------------------------------------------------------
-// errors
+// -------------------------------------------------------------------------------------------------------------- errors
 
 TEST(ViewErrors, OneHead) {
   EXPECT_EQ(reasons_of([] {
