@@ -29,7 +29,7 @@ struct Classify {
     if (!json) return fmt::print("{}\t{:.4f}\t{}\n", for_output(labels[best]), scores[best], for_output(text));
     Json shares = Json::object();
     for (size_t n = 0; n < scores.size(); ++n) shares[labels[n]] = scores[n];
-    const bool numbers = classifier.loaded().problem_type == attn::models::ProblemType::regression;
+    const bool numbers = classifier.loaded().model->config().problem_type == attn::models::ProblemType::regression;
     Json line = {{"line", number}};
     if (!numbers) line["class"] = labels[best];
     line[numbers ? "values" : "probabilities"] = shares;
@@ -84,7 +84,7 @@ struct Classify {
   }
 
   void texts(attn::models::Loaded loaded) const {
-    if (options.temperature != 1 && loaded.problem_type == attn::models::ProblemType::regression)
+    if (options.temperature != 1 && loaded.model->config().problem_type == attn::models::ProblemType::regression)
       throw UsageError("--temperature is for probabilities, but " + model.directory + " predicts numbers");
     const attn::models::Config config = loaded.model->config();
     attn::models::Classifier classifier(std::move(loaded));

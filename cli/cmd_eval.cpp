@@ -89,7 +89,7 @@ struct Evaluate {
   }
 
   void sentences(attn::models::Loaded loaded) const {
-    if (loaded.problem_type != attn::models::ProblemType::single_label)
+    if (loaded.model->config().problem_type != attn::models::ProblemType::single_label)
       throw attn::Error("eval",
                         {model.directory + "/config.json: attn eval needs a model that gives each text one of several "
                                            "classes; problem_type and the number of labels say otherwise"});
@@ -304,7 +304,7 @@ struct Evaluate {
       throw UsageError(model.directory + " has no loss on texts; " + what_fits(config));
     if (config.encoder_layers) evaluate_pairs(loaded, file);
     else if (!config.head) similar();
-    else if (config.classes == 1 && config.regression) numbers(loaded);
+    else if (config.classes == 1 && config.problem_type == attn::models::ProblemType::regression) numbers(loaded);
     else if (tags(config)) words(loaded);
     else if (config.classes) sentences(std::move(loaded));
     else if (stride) strided(loaded);

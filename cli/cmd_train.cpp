@@ -185,7 +185,7 @@ attn::train::Trainer::Events events_of(const Settings& settings, const attn::mod
       if (!std::exchange(*fails, true)) progress.note(std::string(error.what()) + "; the training goes on");
     }
   };
-  const bool shows_accuracy = (model.config().classes > 0 && !model.config().regression) ||
+  const bool shows_accuracy = prepared.task == Task::classification || prepared.task == Task::token_classification ||
                               prepared.task == Task::masked_lm || prepared.task == Task::contrastive;
   attn::train::Trainer::Events events;
   events.step = [=, &settings, &model, &prepared, &progress](const attn::train::StepReport& report) {
@@ -251,7 +251,7 @@ void apply_task(const Settings& settings, attn::models::Config& config) {
     throw UsageError("--task " + settings.task + " begins with a sentence encoder: --from names its folder");
   if (task == Task::masked_lm && settings.tokenizer.empty())
     throw UsageError("--task masked-lm needs --from FOLDER, or --tokenizer FILE with a token [MASK] or <mask>");
-  if (task == Task::regression) config.regression = true;
+  if (task == Task::regression) config.problem_type = attn::models::ProblemType::regression;
   if (task == Task::token_classification) config.pooling = attn::models::ClassifierPooling::each;
 }
 

@@ -21,7 +21,9 @@ using attn::models::is_in_head;
 /// The fields of a model that a fine-tuning may change.
 bool may_change(const std::string& field) { return field == "dropout" || field.starts_with("lora_"); }
 /// Those that the task decides.
-bool is_of_task(const std::string& field) { return field == "classes" || field == "regression" || field == "pooling"; }
+bool is_of_task(const std::string& field) {
+  return field == "classes" || field == "problem_type" || field == "pooling";
+}
 
 /// The end of the name of transformers' class that learns a task; "" for the class that config.json names.
 std::string head_of(Task task) {
@@ -163,9 +165,10 @@ FineTuning::FineTuning(Settings& settings, const ConfigOptions& given, const CLI
   const bool of_texts = task == Task::classification || task == Task::regression;
   if (of_texts || task == Task::token_classification) {
     labels_ = attn::models::read_labels(folder_);
-    had_numbers_ = config_.regression;
+    had_problem_ = config_.problem_type;
     if (config_.classes == 0) config_.classes = 1;  // the data say how many
-    config_.regression = task == Task::regression;
+    config_.problem_type =
+        task == Task::regression ? attn::models::ProblemType::regression : attn::models::ProblemType::single_label;
     if (task == Task::token_classification) config_.pooling = attn::models::ClassifierPooling::each;
   }
   if (task == Task::similarity || task == Task::contrastive)
@@ -191,7 +194,7 @@ Origin FineTuning::origin() const {
 }
 
 attn::models::Loaded FineTuning::open(const Settings& settings, const Config& prepared, const Prepared& data) const {
-  const bool new_head = prepared.classes && (data.labels != labels_ || prepared.regression != had_numbers_);
+  const bool new_head = prepared.classes && (data.labels != labels_ || prepared.problem_type != had_problem_);
   const auto adapt = [&](Config& config) {
     for (const auto& field : attn::models::field_info(prepared))
       if (may_change(field.name) || is_of_task(field.name)) attn::models::set_field(config, field.name, field.value);

@@ -41,7 +41,7 @@ class FineTuning {
   std::string folder_, head_;  // the end of the name of transformers' class with the head that is trained
   attn::models::Config config_;
   std::vector<std::string> labels_;
-  bool had_numbers_ = false;  // the folder's classifier is a regression
+  attn::models::ProblemType had_problem_ = attn::models::ProblemType::single_label;  // of the folder's classifier
 };
 
 }  // namespace cli

@@ -337,7 +337,9 @@ Task task_of(const DataSettings& settings, const Config& config) {
   const bool each = config.pooling == attn::models::ClassifierPooling::each;
   if (config.encoder_layers) return Task::seq2seq;
   if (config.classes)
-    return config.regression ? Task::regression : each ? Task::token_classification : Task::classification;
+    return config.problem_type == attn::models::ProblemType::regression ? Task::regression
+           : each                                                       ? Task::token_classification
+                                                                        : Task::classification;
   if (config.causal) return Task::causal_lm;
   return Task::masked_lm;
 }

@@ -202,21 +202,12 @@ std::string labels_to_json(std::span<const std::string> labels);
 /// The names of `classes` classes from that file; "0", "1", ... if it does not exist. Throws Error that names the file.
 std::vector<std::string> load_labels(const std::string& directory, int64_t classes);
 
-/// The meaning of a classifier's logits, as transformers' problem_type: softmax over classes, a sigmoid for each class,
-/// or numbers.
-enum class ProblemType { single_label, multi_label, regression };
-/// As config.json has them in problem_type.
-constexpr auto enum_names(ProblemType) {
-  return std::to_array<std::string_view>({"single_label_classification", "multi_label_classification", "regression"});
-}
-
 /// A model with its tokenizer and the other files of its folder.
 struct Loaded {
   std::unique_ptr<Model> model = {};
   std::unique_ptr<text::Tokenizer> tokenizer = {};         ///< null for a folder without one
   std::unique_ptr<text::Tokenizer> source_tokenizer = {};  ///< of the encoder; null where both share one
   std::vector<std::string> labels = {};                    ///< the names of a classifier's classes
-  ProblemType problem_type = ProblemType::single_label;    ///< of a classifier
   std::vector<int64_t> eos_token_ids = {};                 ///< tokens that end a text
   /// Of a model with an encoder: the tokens that every output begins with. For models of `attn train` this is the last
   /// token of the vocabulary, which no text contains and which ends the output too.

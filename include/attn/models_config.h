@@ -37,6 +37,13 @@ enum class ClassifierPooling { mean, first, each, last };
 constexpr auto enum_names(ClassifierPooling) {
   return std::to_array<std::string_view>({"mean", "first", "each", "last"});
 }
+/// The meaning of a classifier's logits, as transformers' problem_type: softmax over classes, a sigmoid for each class,
+/// or numbers.
+enum class ProblemType { single_label, multi_label, regression };
+/// As config.json has them in problem_type.
+constexpr auto enum_names(ProblemType) {
+  return std::to_array<std::string_view>({"single_label_classification", "multi_label_classification", "regression"});
+}
 using nn::Initialization;
 using nn::NormPlacement;
 using nn::QueryKeyNorm;
@@ -127,7 +134,7 @@ struct Config {
   bool pooler = false;  ///< without a head: tanh(W x + b) of each text's first row, as BERT's pooler
   int64_t classes = 0;  ///< > 0: the model classifies instead of predicting tokens
   ClassifierPooling pooling = ClassifierPooling::mean;
-  bool regression = false;  ///< the logits of a classifier are numbers, not those of classes
+  ProblemType problem_type = ProblemType::single_label;  ///< the meaning of a classifier's logits
   bool head_dense = false;
   bool head_dense_bias = true;
   Activation head_activation = Activation::tanh;

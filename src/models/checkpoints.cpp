@@ -392,7 +392,6 @@ Loaded load_parsed(const std::string& directory, const Json& json, const OpenOpt
     loaded.source_tokenizer = read_own_tokenizer(directory, kSourceTokenizerFile, config.source_vocab_size);
   if (answers) loaded.eos_token_ids = loaded.decoder_start_token_ids = {config.vocab_size - 1};
   if (!options.adapt) loaded.labels = load_labels(directory, config.classes);
-  if (config.regression) loaded.problem_type = ProblemType::regression;
   std::vector<std::string> misfits;  // of a whole checkpoint: it belongs to another model
   read_first(directory, options.which, &loaded.notes, [&](const std::string& path) {
     File file(path, io::Safetensors::open(path));

@@ -46,7 +46,7 @@ void Classifier::check() const {
   checker.require(options.batch_size > 0, "batch_size must be positive");
   checker.require(options.temperature > 0 && std::isfinite(options.temperature),
                   "temperature must be positive and finite");
-  checker.require(options.temperature == 1 || loaded_.problem_type != ProblemType::regression,
+  checker.require(options.temperature == 1 || loaded_.model->config().problem_type != ProblemType::regression,
                   "temperature must be 1 for regression, whose results are not probabilities");
   checker.done();
 }
@@ -92,7 +92,7 @@ std::vector<std::vector<double>> Classifier::logits(std::span<const text::Encodi
 
 Classification Classifier::classify(std::vector<double> logits) const {
   for (double& logit : logits) logit /= options.temperature;
-  const ProblemType problem = loaded_.problem_type;
+  const ProblemType problem = loaded_.model->config().problem_type;
   std::vector<double> scores =
       problem == ProblemType::single_label ? log_softmax(std::move(logits)) : std::move(logits);
   for (double& score : scores) {

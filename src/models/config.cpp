@@ -160,7 +160,7 @@ void each_field(C& config, const Visit& visit) {
   visit("head", "a head that gives logits; else the model returns hidden states", config.head);
   visit("pooler", "without a head: BERT's pooler, tanh of a linear layer of the first token", config.pooler);
   visit("classes", "classes of a classifier, unless its data have more; 0 = predicts tokens", config.classes, 0, kMany);
-  visit("regression", "a classifier's outputs are numbers, not classes", config.regression);
+  visit("problem_type", "the meaning of a classifier's logits", config.problem_type);
   visit("pooling", "input of a classifier: the mean of all tokens, the first, each or the last token", config.pooling);
   visit("head_dense", "a linear layer with an activation before the logits", config.head_dense);
   visit("head_dense_bias", "bias of that linear layer", config.head_dense_bias);

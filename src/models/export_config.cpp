@@ -46,7 +46,8 @@ Json comparable(Config config) {
     for (const char* prefix : {"buckets", "max_distance"}) reset(prefix);
   for (const auto& [letter, prefix] : {std::pair{'l', "linear_"}, {'c', "short_"}, {'m', "moba_"}, {'n', "nsa_"}})
     if (letters.find(letter) == std::string::npos) reset(prefix);
-  if (config.classes == 0) reset("pooling");
+  if (config.classes == 0)
+    for (const char* name : {"pooling", "problem_type"}) reset(name);
   if (!config.head_dense)
     for (const char* prefix : {"head_dense", "head_activation"}) reset(prefix);
   reset("lora_");
@@ -164,7 +165,7 @@ void set_classes(Json& config, const Loaded& loaded) {
   config["id2label"] = names;
   config["label2id"] = numbers;
   config.erase("num_labels");
-  config["problem_type"] = name_of(loaded.problem_type);
+  config["problem_type"] = attn::name_of(loaded.model->config().problem_type);
 }
 
 }  // namespace

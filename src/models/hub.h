@@ -19,7 +19,6 @@ struct HubModel {
   const Family* family = nullptr;
   const HeadRule* head = nullptr;
   Config config;
-  ProblemType answers = ProblemType::single_label;  ///< of a classifier; Config::regression is a part of it
   std::optional<StoredFormat> stored = {};          ///< of weights of 4 or 8 bits, where the folder has some
 };
 /// From config.json; `task` is "" for the head that the file names first, or the end of another class's name, as

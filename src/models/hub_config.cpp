@@ -160,16 +160,20 @@ void set_classes(FieldReader& reader, Config& config, const HeadRule& head) {
 }
 
 /// As the pipeline of transformers understands a classifier.
-ProblemType answers_of(FieldReader& reader, const Config& config) {
+void set_problem_type(FieldReader& reader, Config& config) {
   const Json& type = reader.field("problem_type");
-  if (config.classes == 0) return ProblemType::single_label;
-  if (type.is_null()) return config.classes == 1 ? ProblemType::multi_label : ProblemType::single_label;
+  if (config.classes == 0) return;
+  if (type.is_null()) {
+    if (config.classes == 1) config.problem_type = ProblemType::multi_label;
+    return;
+  }
   const auto problem = type.is_string() ? from_name<ProblemType>(type.get<std::string>()) : std::nullopt;
   if (!problem)
-    reader.refuse("problem_type", type, "regression, single_label_classification or multi_label_classification");
-  else if (problem == ProblemType::single_label && config.classes == 1)
-    reader.refuse("problem_type is single_label_classification, but there is one label: only several are supported");
-  return problem.value_or(ProblemType::single_label);
+    return reader.refuse("problem_type", type, "regression, single_label_classification or multi_label_classification");
+  if (problem == ProblemType::single_label && config.classes == 1)
+    return reader.refuse(
+        "problem_type is single_label_classification, but there is one label: only several are supported");
+  config.problem_type = *problem;
 }
 
 /// transformers' names of what mixes a layer's tokens, and ours.
@@ -263,8 +267,7 @@ HubModel read_hub_config(const Json& theirs, const std::string& source, const st
   if (model.head) {
     for (const FieldRule& rule : model.head->fields) reader.apply(config, rule);
     set_classes(reader, config, *model.head);
-    model.answers = answers_of(reader, config);
-    config.regression = model.answers == ProblemType::regression;
+    set_problem_type(reader, config);
   }
   require_common(reader, config);
   if (const Json& stored = reader.field("quantization_config"); !stored.is_null())

@@ -90,7 +90,6 @@ Loaded open_hub_folder(const std::string& folder, const Json& config, const Open
   loaded.tokenizer = tokenizer_of(folder, hub.config.vocab_size);
   if (hub.config.causal) loaded.chat_template = chat_template_of(folder);
   loaded.labels = labels_of(config, hub.config.classes);
-  loaded.problem_type = hub.answers;
   return loaded;
 }
 

@@ -119,10 +119,10 @@ Loaded classifying(ProblemType problem) {
   Loaded loaded;
   Config config = small("encoder");
   config.classes = 3;
+  config.problem_type = problem;
   loaded.model = std::make_unique<Model>(config, nn::Precision::float32, 4);
   loaded.tokenizer = text::characters_of(kLetters);
   loaded.labels = {"same", "other", "same"};
-  loaded.problem_type = problem;
   return loaded;
 }
 

@@ -90,7 +90,7 @@ TEST(Tasks, NumbersAreLearned) {
   for (Labelled& row : rows) row.value = 0.5 * static_cast<double>(row.tokens.size()) - 1;
   const LabelledDataset data(rows, rows, 16, 8, 3, {.packed = true});
   models::Config config = encoder(1);
-  config.regression = true;
+  config.problem_type = models::ProblemType::regression;
   models::Model model(config, nn::Precision::float32, 1);
   Trainer trainer(model, data, {.steps = 150, .learning_rate = 1e-2, .warmup = 10}, "", {.metric = Metric::pearson});
   const double before = trainer.validate().loss;
