@@ -53,7 +53,7 @@ struct Bench {
     batch.sequences = sequences;
     batch.length = length;
     attn::Random random(seed);
-    const bool one_class = config.classes && config.pooling != attn::models::ClassifierPooling::each;  // a sequence
+    const bool one_class = classifies_texts(config);  // a sequence
     for (int64_t n = 0; n < sequences * length; ++n) {
       batch.tokens.push_back(random.below(config.vocab_size));
       if (!one_class || n < sequences)

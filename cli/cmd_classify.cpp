@@ -37,7 +37,7 @@ struct Classify {
     fmt::print("{}\n", line.dump(-1, ' ', false, Json::error_handler_t::replace));
   }
 
-  void print(const std::vector<attn::models::TaggedWord>& words, const std::vector<std::string>& labels,
+  void print(const std::vector<attn::models::ClassifiedWord>& words, const std::vector<std::string>& labels,
              int64_t number) const {
     if (!json) {
       for (const auto& each : words) fmt::print("{}\t{}\n", for_output(each.word), for_output(labels[each.label]));
@@ -121,7 +121,7 @@ struct Classify {
   void words(attn::models::Loaded loaded) const {
     if (options.temperature != 1 || pairs) throw UsageError("--temperature and --pairs are for classes of texts");
     const attn::models::Config config = loaded.model->config();
-    attn::models::WordTagger tagger(std::move(loaded));
+    attn::models::WordClassifier tagger(std::move(loaded));
     tagger.max_length = context.of(config);
     std::vector<std::vector<std::string>> read;
     int64_t answered = 0, truncated = 0;
@@ -143,8 +143,8 @@ struct Classify {
   void run() const {
     attn::models::Loaded loaded = model.load();
     const attn::models::Config& config = loaded.model->config();
-    if (classifies(config)) texts(std::move(loaded));
-    else if (tags(config)) words(std::move(loaded));
+    if (classifies_texts(config)) texts(std::move(loaded));
+    else if (classifies_tokens(config)) words(std::move(loaded));
     else throw UsageError(model.directory + " does not classify texts; " + what_fits(config));
   }
 };

@@ -162,8 +162,8 @@ struct Evaluate {
   }
 
   void words(const attn::models::Loaded& loaded) const {
-    const std::vector<Labelled> rows =
-        attn::train::encode_tagged(attn::train::read_tagged(file), *loaded.tokenizer, loaded.labels, encoding(loaded));
+    const std::vector<Labelled> rows = attn::train::encode_labelled_words(
+        attn::train::read_labelled_words(file), *loaded.tokenizer, loaded.labels, encoding(loaded));
     Predictions said;
     const std::string what = part(predict(*loaded.model, rows, said), std::ssize(rows), "texts");
     const bool spans = std::all_of(loaded.labels.begin(), loaded.labels.end(), [](const std::string& label) {
@@ -305,7 +305,7 @@ struct Evaluate {
     if (config.encoder_layers) evaluate_pairs(loaded, file);
     else if (!config.head) similar();
     else if (config.classes == 1 && config.problem_type == attn::models::ProblemType::regression) numbers(loaded);
-    else if (tags(config)) words(loaded);
+    else if (classifies_tokens(config)) words(loaded);
     else if (config.classes) sentences(std::move(loaded));
     else if (stride) strided(loaded);
     else text(loaded);

@@ -185,11 +185,7 @@ FineTuning::FineTuning(Settings& settings, const ConfigOptions& given, const CLI
 
 Origin FineTuning::origin() const {
   Origin origin{attn::models::read_tokenizer(folder_), labels_};
-  if (config_.encoder_layers) {
-    const attn::models::AnswerMarks marks = attn::models::read_answer_marks(folder_);
-    origin.start = marks.start;
-    origin.end = marks.end;
-  }
+  if (config_.encoder_layers) origin.decoder_tokens = attn::models::read_decoder_tokens(folder_);
   return origin;
 }
 

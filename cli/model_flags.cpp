@@ -31,14 +31,6 @@ attn::models::Loaded ModelOptions::load(bool packed) const {
 
 bool writes(const attn::models::Config& config) { return config.causal && config.head && !config.classes; }
 
-bool classifies(const attn::models::Config& config) {
-  return config.classes && config.pooling != attn::models::ClassifierPooling::each;
-}
-
-bool tags(const attn::models::Config& config) {
-  return config.classes && config.pooling == attn::models::ClassifierPooling::each;
-}
-
 std::string what_fits(const attn::models::Config& config) {
   if (config.encoder_layers) return "it answers texts: use attn generate";
   if (config.classes) return "it classifies: use attn classify";

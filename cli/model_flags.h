@@ -24,10 +24,6 @@ struct ModelOptions {
 
 /// True for a model that continues texts.
 bool writes(const attn::models::Config& config);
-/// True for a model that has a class for a text, not for each of its tokens.
-bool classifies(const attn::models::Config& config);
-/// True for a model that has a class for each token of a text.
-bool tags(const attn::models::Config& config);
 /// What attn does with a model, as a sentence ends: "it fills gaps: attn fill, attn embed".
 std::string what_fits(const attn::models::Config& config);
 

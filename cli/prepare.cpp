@@ -7,7 +7,6 @@
 #include <charconv>
 #include <cmath>
 
-#include "attn/models_finetune.h"
 #include "commands.h"
 #include "output.h"
 #include "primer.h"
@@ -167,9 +166,9 @@ Prepared prepare_sentences(const Job& job, Task task) {
   return prepared;
 }
 
-Prepared prepare_tags(const Job& job) {
+Prepared prepare_words(const Job& job) {
   const DataSettings& settings = job.settings;
-  const auto [rows, held_out] = split(settings, attn::train::read_tagged);
+  const auto [rows, held_out] = split(settings, attn::train::read_labelled_words);
   Prepared prepared;
   prepared.tokenizer = job.stored(kTokenizerFile);
   if (!prepared.tokenizer) {
@@ -179,7 +178,7 @@ Prepared prepare_tags(const Job& job) {
   }
   prepared.labels = job.labels(attn::train::classes_of(together(rows, held_out)));
   const auto encoded = [&](const auto& part, const std::string& path) {
-    return attn::train::encode_tagged(part, *prepared.tokenizer, prepared.labels, job.encoding(path));
+    return attn::train::encode_labelled_words(part, *prepared.tokenizer, prepared.labels, job.encoding(path));
   };
   set_labelled(job, encoded(rows, settings.data), encoded(held_out, job.validation_path()), prepared);
   return prepared;
@@ -235,18 +234,18 @@ Prepared prepare_pairs(const Job& job) {
     prepared.tokenizer = make_tokenizer(settings.tokens, targets, words);
     prepared.source_tokenizer = make_tokenizer(settings.source_tokens, sources, words);
   }
-  attn::models::AnswerMarks marks{job.origin.start, job.origin.end};
-  if (!job.resumed.empty()) marks = attn::models::read_answer_marks(job.resumed);
-  else if (job.is_new) marks.start = marks.end = prepared.tokenizer->vocab_size();
+  attn::models::DecoderTokens tokens = job.origin.decoder_tokens;
+  if (!job.resumed.empty()) tokens = attn::models::read_decoder_tokens(job.resumed);
+  else if (job.is_new) tokens.start = tokens.eos = prepared.tokenizer->vocab_size();
   const Tokenizer& source = prepared.source_tokenizer ? *prepared.source_tokenizer : *prepared.tokenizer;
   const auto encoded = [&](const auto& part, const std::string& path) {
-    auto all = attn::train::encode_pairs(part, source, *prepared.tokenizer, path, marks.end, job.length());
+    auto all = attn::train::encode_pairs(part, source, *prepared.tokenizer, path, tokens.eos, job.length());
     for (const auto& pair : all) job.measure(prepared, std::max(pair.source.size(), pair.target.size() + 1));
     return all;
   };
   prepared.data =
       std::make_unique<attn::train::PairData>(encoded(rows, settings.data), encoded(held_out, job.validation_path()),
-                                              marks.end, job.length(), settings.batch, job.seed, marks.start);
+                                              tokens.eos, job.length(), settings.batch, job.seed, tokens.start);
   return prepared;
 }
 
@@ -334,12 +333,10 @@ std::string path_in(const std::string& directory, const char* name) { return dir
 
 Task task_of(const DataSettings& settings, const Config& config) {
   if (const auto named = attn::from_name<Task>(settings.task)) return *named;
-  const bool each = config.pooling == attn::models::ClassifierPooling::each;
   if (config.encoder_layers) return Task::seq2seq;
+  if (classifies_tokens(config)) return Task::token_classification;
   if (config.classes)
-    return config.problem_type == attn::models::ProblemType::regression ? Task::regression
-           : each                                                       ? Task::token_classification
-                                                                        : Task::classification;
+    return config.problem_type == attn::models::ProblemType::regression ? Task::regression : Task::classification;
   if (config.causal) return Task::causal_lm;
   return Task::masked_lm;
 }
@@ -362,7 +359,7 @@ Prepared prepare(const DataSettings& settings, Config& config, uint64_t seed, co
     switch (task) {
       case Task::classification:
       case Task::regression: return prepare_sentences(job, task);
-      case Task::token_classification: return prepare_tags(job);
+      case Task::token_classification: return prepare_words(job);
       case Task::similarity:
       case Task::contrastive: return prepare_similar(job, task);
       case Task::seq2seq: return prepare_pairs(job);

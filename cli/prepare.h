@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attn/core_names.h"
+#include "attn/models_finetune.h"
 #include "attn/train_pairs.h"
 #include "attn/train_similarity.h"
 
@@ -43,7 +44,7 @@ struct DataSettings {
 struct Origin {
   std::unique_ptr<attn::text::Tokenizer> tokenizer = {};
   std::vector<std::string> labels = {};
-  int64_t start = -1, end = -1;  // tokens around an answer of an encoder-decoder
+  attn::models::DecoderTokens decoder_tokens = {};  // of an encoder-decoder
 };
 
 struct Prepared {

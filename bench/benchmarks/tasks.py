@@ -6,7 +6,7 @@ rows that it has not seen, beside what is reached without a training. `--write F
   classification        whether the first of two definitions is a kind of the second: WordNet's nouns
   similarity            how near two definitions are in WordNet's tree of nouns (Wu & Palmer 1994)
   contrastive           which word a definition defines: WordNet's first words
-  masked-lm             the hidden words of Shakespeare, with a new head
+  masked-lm             the masked words of Shakespeare, with a new head
 
 WordNet 3.0 is Debian's package wordnet-base. Rows are shuffled with a fixed seed, a tenth is for the test.
 """
@@ -175,7 +175,7 @@ def trained(options: argparse.Namespace, task: str, folder: pathlib.Path) -> Row
     row = {"table": "tasks", "task": task, "threads": options.threads[-1],
            "data": re.search(r"data: (.*)", said)[1], "seconds": sum(row["seconds"] for row in log if "seconds" in row)}
     if task == "masked-lm":
-        return row | {"measure": "hidden tokens right, %", "test": 100 * validations[-1]["validation_accuracy"],
+        return row | {"measure": "masked tokens right, %", "test": 100 * validations[-1]["validation_accuracy"],
                       "untrained": None}
     measure = {"regression": "Pearson", "token-classification": "macro F1", "classification": "right, %",
                "similarity": "Spearman", "contrastive": "own word is the nearest of all, %"}[task]

@@ -71,25 +71,25 @@ class Classifier {
 };
 
 /// A word of a text with the most probable of its classes.
-struct TaggedWord {
+struct ClassifiedWord {
   std::string word = {};
   int64_t label = 0;
   double probability = 0;
 };
 
 /// A model with a class for each token, which gives each word the class of its first token.
-class WordTagger {
+class WordClassifier {
  public:
   /// Opens a folder. Throws Error as open_with_tokenizer(), and for a model that does not classify tokens.
-  explicit WordTagger(const std::string& folder, const OpenOptions& how = {});
-  explicit WordTagger(Loaded loaded);
+  explicit WordClassifier(const std::string& folder, const OpenOptions& how = {});
+  explicit WordClassifier(Loaded loaded);
 
   int64_t max_length = 0;  ///< tokens of a text that are read; 0 = the context
   const Loaded& loaded() const { return loaded_; }
   const std::vector<std::string>& labels() const { return loaded_.labels; }
   /// The words of each text with their classes; words whose first token is beyond max_length are left out, and a text
   /// may have no words. Throws Error as text::encode_words().
-  std::vector<std::vector<TaggedWord>> operator()(std::span<const std::vector<std::string>> texts) const;
+  std::vector<std::vector<ClassifiedWord>> operator()(std::span<const std::vector<std::string>> texts) const;
 
  private:
   Loaded loaded_;

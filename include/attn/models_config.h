@@ -154,6 +154,9 @@ struct Config {
   double dropout = 0;
   Initialization init = Initialization::gpt2;  ///< distribution of new weights
 };
+/// True for a classifier of whole texts, and for one of each token.
+bool classifies_texts(const Config& config);
+bool classifies_tokens(const Config& config);
 /// True if each position has a learned embedding.
 bool learns_positions(const Config& config);
 /// True if each distance has a learned bias.

@@ -34,11 +34,12 @@ Pooling sentence_pooling(const std::string& folder);
 /// The tokenizer of a folder of `attn train` or of the hub. Throws Error.
 std::unique_ptr<text::Tokenizer> read_tokenizer(const std::string& folder);
 
-/// The tokens around what the decoder of a folder's encoder-decoder writes: its first, and the one that ends it.
-struct AnswerMarks {
-  int64_t start = -1, end = -1;
+/// The first token that the decoder of a folder's encoder-decoder reads, and the one that ends what it writes.
+struct DecoderTokens {
+  int64_t start = -1, eos = -1;
 };
-AnswerMarks read_answer_marks(const std::string& folder);
+/// Throws Error for a folder that does not name them.
+DecoderTokens read_decoder_tokens(const std::string& folder);
 
 /// The file in the folder of a fine-tuned model that keeps what the original folder says about it: config.json, names
 /// and shapes of tensors, small files of tokenizer and generation. export_folder() and open() read it.

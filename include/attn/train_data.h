@@ -80,16 +80,16 @@ class TextDataset : public Dataset {
   uint64_t seed_;
 };
 
-/// A crop of a text in which some tokens are hidden and have to be predicted (Devlin et al. 2018, arXiv:1810.04805).
+/// A crop of a text in which some tokens are masked and have to be predicted (Devlin et al. 2018, arXiv:1810.04805).
 struct MaskingOptions {
-  int64_t mask_id = 0;     ///< the token that hides others
+  int64_t mask_id = 0;     ///< the token that takes the place of masked ones
   int64_t vocab_size = 0;  ///< random tokens are below it
   /// The share of tokens to predict, at least one a crop. 80 % of them become mask_id, 10 % a random token, 10 % stay.
   double share = 0.15;
-  std::vector<int64_t> before = {}, after = {};  ///< special tokens around each crop, never hidden
+  std::vector<int64_t> before = {}, after = {};  ///< special tokens around each crop, never masked
 };
 
-/// Crops as those of TextDataset, for masked language models. Each training batch hides other tokens.
+/// Crops as those of TextDataset, for masked language models. Each training batch masks other tokens.
 class MaskedTextDataset : public Dataset {
  public:
   /// `context` counts the special tokens. Throws Error as TextDataset does, and for options out of range.
@@ -168,7 +168,7 @@ std::vector<LabelledText> read_labelled(const std::string& path, bool numbers = 
 /// below `least` or below the number of different labels, every number below that limit is a class.
 std::vector<std::string> classes_of(std::span<const LabelledText> rows, int64_t least = 0);
 
-/// What encode_labelled() and encode_tagged() need of a model.
+/// What encode_labelled() and encode_labelled_words() need of a model.
 struct EncodingOptions {
   int64_t max_length = 0;   ///< longer texts are truncated, special tokens stay; 0 = no truncation
   bool with_types = false;  ///< the model reads token type ids
@@ -183,20 +183,20 @@ std::vector<Labelled> encode_numbers(std::span<const LabelledText> rows, const t
                                      const EncodingOptions& options = {});
 
 /// A text whose words have labels.
-struct TaggedText {
-  std::vector<std::string> words = {}, tags = {};
-  int64_t line = 0;  ///< of the first word, from 1
+struct LabelledWords {
+  std::vector<std::string> words = {}, labels = {};  ///< of one length
+  int64_t line = 0;                                  ///< of the first word, from 1
 };
 /// Reads words with labels: .jsonl with {"tokens": [...], "tags": [...]} in each line; .conllu, whose UPOS are the
 /// labels; any other name as CoNLL-2003 has it: a word and its label in each line, apart by a tab or a space, other
 /// columns between them, and an empty line after each text. Throws Error with the file and the line.
-std::vector<TaggedText> read_tagged(const std::string& path);
+std::vector<LabelledWords> read_labelled_words(const std::string& path);
 /// The labels of all words, sorted; "O" is the first.
-std::vector<std::string> classes_of(std::span<const TaggedText> rows);
+std::vector<std::string> classes_of(std::span<const LabelledWords> rows);
 /// Encodes texts word by word: the first token of each word has the word's label, the others none. Throws Error as
 /// encode_labelled().
-std::vector<Labelled> encode_tagged(std::span<const TaggedText> rows, const text::Tokenizer& tokenizer,
-                                    std::span<const std::string> classes, const EncodingOptions& options = {});
+std::vector<Labelled> encode_labelled_words(std::span<const LabelledWords> rows, const text::Tokenizer& tokenizer,
+                                            std::span<const std::string> classes, const EncodingOptions& options = {});
 
 }  // namespace attn::train
 #pragma GCC visibility pop

@@ -31,8 +31,7 @@ bool has_size(size_t values, int64_t sequences, int64_t length) {
 }
 
 void check_values(Checker& checker, const Config& config, const Batch& batch) {
-  const bool of_texts = config.classes && config.pooling != ClassifierPooling::each;
-  checker.require(of_texts && batch.targets.empty() && batch.target_weights.empty(),
+  checker.require(classifies_texts(config) && batch.targets.empty() && batch.target_weights.empty(),
                   "values are for a classifier of texts, in place of targets and their weights");
   checker.require(has_size(batch.values.size(), batch.sequences, config.classes), [&] {
     return text(std::ssize(batch.values)) + " values are given for " + text(batch.sequences) + " sequences and " +
@@ -45,7 +44,7 @@ void check_values(Checker& checker, const Config& config, const Batch& batch) {
 
 void check_targets(Checker& checker, const Config& config, const Batch& batch, bool last_only) {
   if (!batch.values.empty()) return check_values(checker, config, batch);
-  const bool each = !config.classes || config.pooling == ClassifierPooling::each;
+  const bool each = !classifies_texts(config);
   const int64_t length = !each || last_only ? 1 : batch.length;
   const bool packed = !batch.cu_seqlens.empty() && each && !last_only;  // `length` is that of all sequences
   checker.require(has_size(batch.targets.size(), packed ? 1 : batch.sequences, length), [&] {

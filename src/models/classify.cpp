@@ -34,8 +34,7 @@ Classifier::Classifier(const std::string& folder, const OpenOptions& how)
 Classifier::Classifier(Loaded loaded) : loaded_(std::move(loaded)), labels_(distinct(loaded_.labels)) {
   const Config& config = loaded_.model->config();
   Checker checker("classify");
-  checker.require(config.classes > 0 && config.pooling != ClassifierPooling::each,
-                  "the model must have a class for each text");
+  checker.require(classifies_texts(config), "the model must have a class for each text");
   checker.require(loaded_.tokenizer != nullptr, "the model has no tokenizer");
   checker.done();
 }
@@ -118,23 +117,23 @@ std::vector<Classification> Classifier::operator()(std::span<const std::string> 
 
 // --------------------------------------------------------------------------------------------------------------- words
 
-WordTagger::WordTagger(const std::string& folder, const OpenOptions& how)
-    : WordTagger(open_with_tokenizer(folder, how)) {}
+WordClassifier::WordClassifier(const std::string& folder, const OpenOptions& how)
+    : WordClassifier(open_with_tokenizer(folder, how)) {}
 
-WordTagger::WordTagger(Loaded loaded) : loaded_(std::move(loaded)) {
+WordClassifier::WordClassifier(Loaded loaded) : loaded_(std::move(loaded)) {
   const Config& config = loaded_.model->config();
   Checker checker("classify");
-  checker.require(config.classes > 0 && config.pooling == ClassifierPooling::each,
-                  "the model must have a class for each token");
+  checker.require(classifies_tokens(config), "the model must have a class for each token");
   checker.require(loaded_.tokenizer != nullptr, "the model has no tokenizer");
   checker.done();
 }
 
-std::vector<std::vector<TaggedWord>> WordTagger::operator()(std::span<const std::vector<std::string>> texts) const {
+std::vector<std::vector<ClassifiedWord>> WordClassifier::operator()(
+    std::span<const std::vector<std::string>> texts) const {
   const Config& config = loaded_.model->config();
   Batch batch;
   batch.cu_seqlens = {0};
-  std::vector<std::vector<TaggedWord>> results(texts.size());
+  std::vector<std::vector<ClassifiedWord>> results(texts.size());
   std::vector<std::pair<size_t, int64_t>> first;  // of each word: its text and the row of its first token
   for (size_t n = 0; n < texts.size(); ++n) {
     if (texts[n].empty()) continue;
@@ -159,7 +158,7 @@ std::vector<std::vector<TaggedWord>> WordTagger::operator()(std::span<const std:
   for (const auto& [text, row] : first) {
     const auto begin = logits.begin() + row * config.classes;
     const std::vector<double> scores = log_softmax({begin, begin + config.classes});
-    TaggedWord& word = results[text][next[text]++];
+    ClassifiedWord& word = results[text][next[text]++];
     word.label = std::max_element(scores.begin(), scores.end()) - scores.begin();
     word.probability = std::exp(scores[static_cast<size_t>(word.label)]);
   }

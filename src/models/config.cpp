@@ -318,6 +318,10 @@ bool learns_positions(const Config& config) {
   return config.positions == PositionEncoding::learned || config.positions == PositionEncoding::learned_relative;
 }
 
+bool classifies_texts(const Config& config) { return config.classes > 0 && config.pooling != ClassifierPooling::each; }
+
+bool classifies_tokens(const Config& config) { return config.classes > 0 && config.pooling == ClassifierPooling::each; }
+
 bool learns_distances(const Config& config) {
   return config.positions == PositionEncoding::relative || config.positions == PositionEncoding::learned_relative;
 }

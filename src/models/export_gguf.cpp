@@ -69,7 +69,7 @@ Array rows_of(const io::NamedTensor& tensor, const std::string& model_type, int6
 }
 
 /// The special tokens around a text, and the one that ends it.
-void add_marks(const Loaded& loaded, Json& entries) {
+void add_special_tokens(const Loaded& loaded, Json& entries) {
   const std::vector<std::string> word = {"a"};
   const text::EncodedWords around = text::encode_words(*loaded.tokenizer, word);
   const bool begins = around.word_of.front() < 0, ends = around.word_of.back() < 0;
@@ -124,7 +124,7 @@ Exported export_gguf(const std::string& folder, const std::string& to, const Exp
   if (loaded.tokenizer) {
     const Json tokenizer = io::parse_json("export", "tokenizer.json", tokenizers_json(*loaded.tokenizer));
     entries.update(text::gguf_entries(tokenizer, hub.config.vocab_size));
-    add_marks(loaded, entries);
+    add_special_tokens(loaded, entries);
   }
   Exported exported{.architecture = "GGUF " + model_type};
   const int64_t head_width = hub.config.head_dim ? hub.config.head_dim : hub.config.embed_dim / hub.config.heads;

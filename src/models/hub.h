@@ -19,7 +19,7 @@ struct HubModel {
   const Family* family = nullptr;
   const HeadRule* head = nullptr;
   Config config;
-  std::optional<StoredFormat> stored = {};          ///< of weights of 4 or 8 bits, where the folder has some
+  std::optional<StoredFormat> stored = {};  ///< of weights of 4 or 8 bits, where the folder has some
 };
 /// From config.json; `task` is "" for the head that the file names first, or the end of another class's name, as
 /// "Model" or "ForMaskedLM". Throws Error with all that is wrong, or that is not supported.

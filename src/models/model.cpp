@@ -262,7 +262,7 @@ Value Model::forward(Tape& tape, const Batch& batch, const ForwardOptions& optio
   Value x = rows(tape, batch, options);
   if (config_.pooler) return pooler(tape, pooled(tape, x, batch));
   if (!config_.head) return x;
-  if (config_.classes && config_.pooling != ClassifierPooling::each) return logits(tape, pooled(tape, x, batch));
+  if (classifies_texts(config_)) return logits(tape, pooled(tape, x, batch));
   if (options.last_only) {
     const bool packed = !batch.cu_seqlens.empty();
     std::vector<int64_t> last;
@@ -296,7 +296,7 @@ std::vector<T> picked(const std::vector<T>& from, std::span<const int64_t> which
 
 TargetLogits Model::target_logits(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
   check_call(tape, batch, options, true);
-  const bool of_rows = (!config_.classes || config_.pooling == ClassifierPooling::each) && !options.last_only;
+  const bool of_rows = !classifies_texts(config_) && !options.last_only;
   const std::vector<int64_t> counted = rows_with_targets(batch.targets);
   if (!of_rows || counted.empty() || counted.size() == batch.targets.size())
     return {forward(tape, batch, options), batch.targets, batch.target_weights};

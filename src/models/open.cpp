@@ -119,7 +119,7 @@ std::vector<std::string> read_labels(const std::string& folder) {
   return labels_of(json, read_hub_config(json, folder + "/config.json", "").config.classes);
 }
 
-AnswerMarks read_answer_marks(const std::string& folder) {
+DecoderTokens read_decoder_tokens(const std::string& folder) {
   const Json json = read_model_file("open", folder);
   const Config config = config_of(json, folder, "");
   Loaded loaded;

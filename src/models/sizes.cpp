@@ -173,10 +173,9 @@ class Arrays {
   }
   double feed_forward() const { return has_blocks() ? rows(up_) + rows(hidden_) : 0; }
   double logits(double size) const {
-    constexpr double kHidden = 0.2;  // of the tokens of a masked language model, at most
-    const bool each = config_.pooling == ClassifierPooling::each;
-    if (config_.classes) return recycled(size * B_ * (each ? L_ : 1) * wide(config_.classes));
-    return recycled(size * B_ * L_ * (config_.causal ? 1 : kHidden) * wide(config_.vocab_size));
+    constexpr double kMasked = 0.2;  // of the tokens of a masked language model, at most
+    if (config_.classes) return recycled(size * B_ * (classifies_tokens(config_) ? L_ : 1) * wide(config_.classes));
+    return recycled(size * B_ * L_ * (config_.causal ? 1 : kMasked) * wide(config_.vocab_size));
   }
 
   /// What the mixer of a layer without attention leaves on the tape; of the program's own nothing is known.

@@ -24,29 +24,29 @@ bool has_space_in_tokens(const Tokenizer& tokenizer, const std::string& word) {
   return alone != after_space && after_space.size() <= alone.size();
 }
 
-/// How many special tokens are before a text and after it.
-std::pair<int64_t, int64_t> marks_around(const Tokenizer& tokenizer, const std::string& word) {
-  const std::vector<int64_t> whole = tokenizer.encode(word).ids, inner = tokenizer.encode_ids(word);
-  const auto at = std::search(whole.begin(), whole.end(), inner.begin(), inner.end());
-  const int64_t before = at - whole.begin();
-  return {before, std::ssize(whole) - before - std::ssize(inner)};
+/// The special tokens around a text, by the example of one word.
+struct SpecialTokens {
+  std::vector<int64_t> before = {}, after = {};
+
+  SpecialTokens() = default;
+  SpecialTokens(const Tokenizer& tokenizer, const std::string& word) {
+    const std::vector<int64_t> whole = tokenizer.encode(word).ids, inner = tokenizer.encode_ids(word);
+    const auto at = std::search(whole.begin(), whole.end(), inner.begin(), inner.end());
+    before.assign(whole.begin(), at);
+    if (at != whole.end()) after.assign(at + std::ssize(inner), whole.end());
+  }
+};
+
+void truncate(EncodedWords& text, int64_t length) {
+  text.ids.resize(std::min(text.ids.size(), static_cast<size_t>(length)));
+  text.word_of.resize(text.ids.size());
 }
 
-void add_marks(const Tokenizer& tokenizer, const std::string& word, int64_t max_length, EncodedWords& text) {
-  const auto [before, after] = marks_around(tokenizer, word);
-  const std::vector<int64_t> whole = tokenizer.encode(word).ids;
-  if (max_length > 0) {
-    const int64_t room = max_length - before - after;
-    if (room < 0)
-      throw Error("tokenizer", {"max_length is " + std::to_string(max_length) + ", must be at least " +
-                                std::to_string(before + after) + " for the special tokens"});
-    text.ids.resize(std::min(text.ids.size(), static_cast<size_t>(room)));
-    text.word_of.resize(text.ids.size());
-  }
-  text.ids.insert(text.ids.begin(), whole.begin(), whole.begin() + before);
-  text.ids.insert(text.ids.end(), whole.end() - after, whole.end());
-  text.word_of.insert(text.word_of.begin(), static_cast<size_t>(before), -1);
-  text.word_of.insert(text.word_of.end(), static_cast<size_t>(after), -1);
+void add_around(const SpecialTokens& special, EncodedWords& text) {
+  text.ids.insert(text.ids.begin(), special.before.begin(), special.before.end());
+  text.ids.insert(text.ids.end(), special.after.begin(), special.after.end());
+  text.word_of.insert(text.word_of.begin(), special.before.size(), -1);
+  text.word_of.insert(text.word_of.end(), special.after.size(), -1);
 }
 
 }  // namespace
@@ -64,11 +64,13 @@ EncodedWords encode_words(const Tokenizer& tokenizer, std::span<const std::strin
     spaced.is_whole = spaced.ids == whole;
     if (spaced.is_whole || has_space_in_tokens(tokenizer, words.front())) text = std::move(spaced);
   }
-  if (options.add_special_tokens) add_marks(tokenizer, words.front(), options.max_length, text);
-  else if (options.max_length > 0 && std::ssize(text.ids) > options.max_length) {
-    text.ids.resize(static_cast<size_t>(options.max_length));
-    text.word_of.resize(text.ids.size());
-  }
+  const SpecialTokens special = options.add_special_tokens ? SpecialTokens(tokenizer, words.front()) : SpecialTokens();
+  const int64_t around = std::ssize(special.before) + std::ssize(special.after);
+  if (options.max_length < 0 || (options.max_length > 0 && options.max_length < around))
+    throw Error("tokenizer", {"max_length is " + std::to_string(options.max_length) + ", must be at least " +
+                              std::to_string(around) + " for the special tokens"});
+  if (options.max_length > 0) truncate(text, options.max_length - around);
+  add_around(special, text);
   return text;
 }
 

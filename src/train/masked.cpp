@@ -1,4 +1,4 @@
-// Crops of a text with hidden tokens.
+// Crops of a text with masked tokens.
 #include <algorithm>
 #include <cmath>
 
@@ -8,7 +8,7 @@
 namespace attn::train {
 namespace {
 
-constexpr double kHidden = 0.8, kRandom = 0.1;  // of the tokens to predict; the others stay as they are
+constexpr double kMasked = 0.8, kRandom = 0.1;  // of the tokens to predict; the others stay as they are
 
 int64_t inner_length(const MaskingOptions& masking, int64_t context) {
   const int64_t around = std::ssize(masking.before) + std::ssize(masking.after);
@@ -41,12 +41,12 @@ models::Batch MaskedTextDataset::masked(const models::Batch& crops, uint64_t see
   models::Batch batch;
   batch.sequences = crops.sequences;
   batch.length = crops.length + std::ssize(masking_.before) + std::ssize(masking_.after);
-  const auto add_marks = [&](const std::vector<int64_t>& marks) {
-    batch.tokens.insert(batch.tokens.end(), marks.begin(), marks.end());
-    batch.targets.insert(batch.targets.end(), marks.size(), ops::kIgnoreIndex);
+  const auto add_special = [&](const std::vector<int64_t>& ids) {
+    batch.tokens.insert(batch.tokens.end(), ids.begin(), ids.end());
+    batch.targets.insert(batch.targets.end(), ids.size(), ops::kIgnoreIndex);
   };
   for (int64_t b = 0; b < crops.sequences; ++b) {
-    add_marks(masking_.before);
+    add_special(masking_.before);
     std::vector<bool> chosen(static_cast<size_t>(crops.length));
     for (auto&& each : chosen) each = random.uniform() < masking_.share;
     if (std::find(chosen.begin(), chosen.end(), true) == chosen.end())
@@ -56,11 +56,11 @@ models::Batch MaskedTextDataset::masked(const models::Batch& crops, uint64_t see
       const bool is_target = chosen[static_cast<size_t>(n)];
       batch.targets.push_back(is_target ? token : ops::kIgnoreIndex);
       const double fate = is_target ? random.uniform() : 1;
-      batch.tokens.push_back(fate < kHidden             ? masking_.mask_id
-                             : fate < kHidden + kRandom ? random.below(masking_.vocab_size)
+      batch.tokens.push_back(fate < kMasked             ? masking_.mask_id
+                             : fate < kMasked + kRandom ? random.below(masking_.vocab_size)
                                                         : token);
     }
-    add_marks(masking_.after);
+    add_special(masking_.after);
   }
   return batch;
 }

@@ -97,12 +97,12 @@ std::vector<double> ranks(const std::vector<double>& values) {
 }
 
 /// A label as "B-PER": its letter and its type.
-struct Tag {
+struct SpanLabel {
   char letter = 'O';
   std::string type = {};
 };
 
-Tag tag_of(const std::string& label) {
+SpanLabel span_label(const std::string& label) {
   if (label == "O") return {};
   const bool has_prefix =
       label.size() > 2 && label[1] == '-' && std::string("BIES").find(label[0]) != std::string::npos;
@@ -112,13 +112,13 @@ Tag tag_of(const std::string& label) {
   return {label[0], label.substr(2)};
 }
 
-bool ends_before(const Tag& last, const Tag& next) {
+bool ends_before(const SpanLabel& last, const SpanLabel& next) {
   if (last.letter == 'O') return false;
   return last.letter == 'E' || last.letter == 'S' || next.letter == 'B' || next.letter == 'S' || next.letter == 'O' ||
          last.type != next.type;
 }
 
-bool begins_at(const Tag& last, const Tag& next) {
+bool begins_at(const SpanLabel& last, const SpanLabel& next) {
   if (next.letter == 'O') return false;
   return next.letter == 'B' || next.letter == 'S' || last.letter == 'E' || last.letter == 'S' || last.letter == 'O' ||
          last.type != next.type;
@@ -128,12 +128,12 @@ using Span = std::tuple<int64_t, int64_t, std::string>;  // first, last, type
 
 /// The spans of a list of labels; none crosses the end of a text.
 std::set<Span> spans_of(const std::vector<int64_t>& classes, const std::vector<int64_t>& ends,
-                        const std::vector<Tag>& tags) {
+                        const std::vector<SpanLabel>& parts) {
   std::set<Span> spans;
   size_t text = 0;
   int64_t first = 0;
-  Tag last;
-  const auto close = [&](int64_t n, const Tag& next) {
+  SpanLabel last;
+  const auto close = [&](int64_t n, const SpanLabel& next) {
     if (ends_before(last, next)) spans.emplace(first, n - 1, last.type);
   };
   for (int64_t n = 0; n < std::ssize(classes); ++n) {
@@ -142,7 +142,7 @@ std::set<Span> spans_of(const std::vector<int64_t>& classes, const std::vector<i
       last = {};
       while (text < ends.size() && n == ends[text]) ++text;
     }
-    const Tag& next = tags[static_cast<size_t>(classes[static_cast<size_t>(n)])];
+    const SpanLabel& next = parts[static_cast<size_t>(classes[static_cast<size_t>(n)])];
     close(n, next);
     if (begins_at(last, next)) first = n;
     last = next;
@@ -152,15 +152,15 @@ std::set<Span> spans_of(const std::vector<int64_t>& classes, const std::vector<i
 }
 
 double span_f1(const Predictions& given, std::span<const std::string> labels) {
-  std::vector<Tag> tags;
-  for (const std::string& label : labels) tags.push_back(tag_of(label));
+  std::vector<SpanLabel> parts;
+  for (const std::string& label : labels) parts.push_back(span_label(label));
   for (const auto* classes : {&given.expected, &given.predicted})
     for (const int64_t each : *classes)
-      if (each < 0 || each >= std::ssize(tags))
+      if (each < 0 || each >= std::ssize(parts))
         throw Error("measure",
-                    {"class " + std::to_string(each) + " has no label; there are " + std::to_string(tags.size())});
-  const std::set<Span> expected = spans_of(given.expected, given.ends, tags),
-                       predicted = spans_of(given.predicted, given.ends, tags);
+                    {"class " + std::to_string(each) + " has no label; there are " + std::to_string(parts.size())});
+  const std::set<Span> expected = spans_of(given.expected, given.ends, parts),
+                       predicted = spans_of(given.predicted, given.ends, parts);
   const auto right =
       std::count_if(predicted.begin(), predicted.end(), [&](const Span& span) { return expected.contains(span); });
   return harmonic(right, std::ssize(expected), std::ssize(predicted));

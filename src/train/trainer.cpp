@@ -201,12 +201,11 @@ double add_numbers(Tape& tape, const models::Model& model, const models::Batch& 
 
 double add_predictions(const models::Model& model, const models::Batch& batch, Predictions& predictions,
                        const models::ForwardOptions& options, std::shared_ptr<autograd::Recycler> memory) {
-  const models::Config& config = model.config();
   Tape tape({}, std::move(memory));
   if (!batch.values.empty()) return add_numbers(tape, model, batch, options, predictions);
   const int64_t before = std::ssize(predictions.expected);
   const double weight = add_classes(tape, model, batch, options, predictions);
-  if (config.classes && config.pooling == models::ClassifierPooling::each) add_ends(batch, before, predictions);
+  if (classifies_tokens(model.config())) add_ends(batch, before, predictions);
   return weight;
 }
 

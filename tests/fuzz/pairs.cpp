@@ -28,8 +28,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz::require(pairs.scores.empty() || pairs.scores.size() == pairs.first.size());
   });
   fuzz::read_or_refuse([&] {
-    for (const train::TaggedText& text : train::read_tagged(folder / name))
-      fuzz::require(!text.words.empty() && text.words.size() == text.tags.size());
+    for (const train::LabelledWords& text : train::read_labelled_words(folder / name))
+      fuzz::require(!text.words.empty() && text.words.size() == text.labels.size());
   });
   return 0;
 }

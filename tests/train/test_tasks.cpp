@@ -1,4 +1,4 @@
-// What models are fine-tuned for: packed and weighted sentences, numbers, tags, hidden tokens, pairs; and metrics.
+// What models are fine-tuned for: packed and weighted sentences, numbers, words, masked tokens, pairs; and metrics.
 #include <cmath>
 #include <fstream>
 
@@ -120,54 +120,58 @@ TEST(Tasks, PairsAndNumbersOfFiles) {
             "b.tsv, line 4: the label must be a finite number, not \"1e999\"");
 }
 
-// ---------------------------------------------------------------------------------------------------------------- tags
+// -------------------------------------------------------------------------------------------------------------- words
 
-TEST(Tasks, TagsOfFiles) {
+TEST(Tasks, LabelledWordsOfFiles) {
   const Folder folder;
-  const auto words = [](const std::vector<TaggedText>& rows) {
+  const auto words = [](const std::vector<LabelledWords>& rows) {
     std::string all;
-    for (const TaggedText& row : rows) {
-      for (size_t n = 0; n < row.words.size(); ++n) all += row.words[n] + "/" + row.tags[n] + " ";
+    for (const LabelledWords& row : rows) {
+      for (size_t n = 0; n < row.words.size(); ++n) all += row.words[n] + "/" + row.labels[n] + " ";
       all += "| ";
     }
     return all;
   };
-  EXPECT_EQ(words(read_tagged(written(folder / "a.txt", "-DOCSTART- -X- O O\n\nEU NNP B-ORG\nbe VB O\n\n\na DT O\n"))),
+  EXPECT_EQ(words(read_labelled_words(
+                written(folder / "a.txt", "-DOCSTART- -X- O O\n\nEU NNP B-ORG\nbe VB O\n\n\na DT O\n"))),
             "EU/B-ORG be/O | a/O | ");
-  EXPECT_EQ(words(read_tagged(written(folder / "a.tsv", "New York\tB-LOC\nis\tO\n"))), "New York/B-LOC is/O | ");
-  EXPECT_EQ(words(read_tagged(written(folder / "a.jsonl", "{\"tokens\": [\"a\", \"b\"], \"tags\": [\"X\", \"O\"]}\n"))),
+  EXPECT_EQ(words(read_labelled_words(written(folder / "a.tsv", "New York\tB-LOC\nis\tO\n"))),
+            "New York/B-LOC is/O | ");
+  EXPECT_EQ(words(read_labelled_words(
+                written(folder / "a.jsonl", "{\"tokens\": [\"a\", \"b\"], \"tags\": [\"X\", \"O\"]}\n"))),
             "a/X b/O | ");
   EXPECT_EQ(
-      words(read_tagged(written(folder / "a.conllu",
-                                "# text\n1-2\tdel\t_\t_\t_\t_\t_\t_\t_\t_\n1\tde\t_\tADP\t_\t_\t0\troot\t_\t_\n"))),
+      words(read_labelled_words(written(
+          folder / "a.conllu", "# text\n1-2\tdel\t_\t_\t_\t_\t_\t_\t_\t_\n1\tde\t_\tADP\t_\t_\t0\troot\t_\t_\n"))),
       "de/ADP | ");
   const std::string path = folder / "b.txt";
-  EXPECT_EQ(reason_of([&] { read_tagged(written(path, "a O\nb\n")); }),
+  EXPECT_EQ(reason_of([&] { read_labelled_words(written(path, "a O\nb\n")); }),
             path + ", line 2: must be a word, a tab or a space, and its label");
-  EXPECT_EQ(reason_of([&] { read_tagged(written(path, "\n\n")); }), path + " has no words");
-  EXPECT_EQ(reason_of([&] { read_tagged(written(folder / "b.jsonl", "{\"tokens\": [\"a\"], \"tags\": []}\n")); }),
-            std::string(folder / "b.jsonl") +
-                ", line 1: must be an object {\"tokens\": [...], \"tags\": [...]}, two lists of as many texts");
+  EXPECT_EQ(reason_of([&] { read_labelled_words(written(path, "\n\n")); }), path + " has no words");
+  EXPECT_EQ(
+      reason_of([&] { read_labelled_words(written(folder / "b.jsonl", "{\"tokens\": [\"a\"], \"tags\": []}\n")); }),
+      std::string(folder / "b.jsonl") +
+          ", line 1: must be an object {\"tokens\": [...], \"tags\": [...]}, two lists of as many texts");
 }
 
 TEST(Tasks, TheFirstTokenOfAWordHasItsLabel) {
   const std::vector<std::string> texts = {"lower newer wider low new wide"};
   const auto tokenizer = attn::text::train_tokenizer(texts, {.kind = "wordpiece", .vocab_size = 19, .min_count = 1});
-  const std::vector<TaggedText> rows = {{{"lower", "newest"}, {"B", "O"}, 1}};
+  const std::vector<LabelledWords> rows = {{{"lower", "newest"}, {"B", "O"}, 1}};
   const std::vector<std::string> classes = classes_of(rows);
   EXPECT_EQ(classes, (std::vector<std::string>{"O", "B"}));
-  const Labelled row = encode_tagged(rows, *tokenizer, classes).front();
+  const Labelled row = encode_labelled_words(rows, *tokenizer, classes).front();
   EXPECT_EQ(row.tokens, tokenizer->encode("lower newest").ids);
   const auto first = static_cast<size_t>(tokenizer->encode_ids("lower").size());
   ASSERT_GT(first, 1u) << "a word of several tokens";
   for (size_t n = 0; n < row.tokens.size(); ++n)
     EXPECT_EQ(row.token_labels[n], n == 1 ? 1 : n == 1 + first ? 0 : ops::kIgnoreIndex) << n;
-  const Labelled cut = encode_tagged(rows, *tokenizer, classes, {.max_length = 4}).front();
+  const Labelled cut = encode_labelled_words(rows, *tokenizer, classes, {.max_length = 4}).front();
   EXPECT_EQ(cut.tokens.size(), 4u);
   EXPECT_EQ(cut.tokens.back(), row.tokens.back()) << "the special token stays";
 }
 
-TEST(Tasks, TagsAreLearned) {
+TEST(Tasks, ClassesOfWordsAreLearned) {
   std::vector<Labelled> rows = sentences(24);
   for (Labelled& row : rows)
     for (const int64_t token : row.tokens) row.token_labels.push_back(token % 5 ? token % 2 : ops::kIgnoreIndex);
@@ -183,9 +187,9 @@ TEST(Tasks, TagsAreLearned) {
   }
 }
 
-// -------------------------------------------------------------------------------------------------------------- hidden
+// ------------------------------------------------------------------------------------------------------------- masked
 
-TEST(Tasks, HiddenTokensAreFifteenPercent) {
+TEST(Tasks, MaskedTokensAreFifteenPercent) {
   std::vector<int64_t> tokens(20000);
   for (size_t n = 0; n < tokens.size(); ++n) tokens[n] = 10 + static_cast<int64_t>(n % 80);
   const MaskingOptions masking{.mask_id = 3, .vocab_size = 1000000, .before = {1}, .after = {2, 4}};
@@ -193,7 +197,7 @@ TEST(Tasks, HiddenTokensAreFifteenPercent) {
   const models::Batch batch = data.training(7);
   EXPECT_EQ(batch.tokens, data.training(7).tokens);
   EXPECT_NE(batch.tokens, data.training(8).tokens);
-  double chosen = 0, hidden = 0, kept = 0, drawn = 0;
+  double chosen = 0, masked = 0, kept = 0, drawn = 0;
   for (size_t n = 0; n < batch.tokens.size(); ++n) {
     const size_t place = n % 67;
     if (place == 0 || place > 64) {
@@ -206,10 +210,10 @@ TEST(Tasks, HiddenTokensAreFifteenPercent) {
       continue;
     }
     ++chosen;
-    (batch.tokens[n] == 3 ? hidden : batch.tokens[n] == batch.targets[n] ? kept : drawn)++;
+    (batch.tokens[n] == 3 ? masked : batch.tokens[n] == batch.targets[n] ? kept : drawn)++;
   }
   EXPECT_NEAR(chosen / 6400, 0.15, rate_bound(0.15, 6400));
-  EXPECT_NEAR(hidden / chosen, 0.8, rate_bound(0.8, static_cast<int64_t>(chosen)));
+  EXPECT_NEAR(masked / chosen, 0.8, rate_bound(0.8, static_cast<int64_t>(chosen)));
   EXPECT_NEAR(kept / chosen, 0.1, rate_bound(0.1, static_cast<int64_t>(chosen)));
   EXPECT_NEAR(drawn / chosen, 0.1, rate_bound(0.1, static_cast<int64_t>(chosen)));
   EXPECT_EQ(reason_of([&] { MaskedTextDataset(tokens, masking, 3, 1, 5); }),

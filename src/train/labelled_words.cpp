@@ -12,13 +12,13 @@
 namespace attn::train {
 namespace {
 
-void add_word(TaggedText& text, std::string word, std::string tag, const std::string& path, int64_t line) {
+void add_word(LabelledWords& text, std::string word, std::string label, const std::string& path, int64_t line) {
   if (word.empty()) fail_at(path, line, "the word is empty");
-  if (!models::is_label(tag))
-    fail_at(path, line, "the label must be 1 to 256 bytes of printable UTF-8, not " + io::in_quotes(tag));
+  if (!models::is_label(label))
+    fail_at(path, line, "the label must be 1 to 256 bytes of printable UTF-8, not " + io::in_quotes(label));
   if (text.words.empty()) text.line = line;
   text.words.push_back(std::move(word));
-  text.tags.push_back(std::move(tag));
+  text.labels.push_back(std::move(label));
 }
 
 /// Apart by tabs, or by spaces where the line has no tab.
@@ -36,7 +36,7 @@ std::vector<std::string> fields_of(std::string_view line) {
 constexpr size_t kConlluColumns = 10;
 
 /// A line of CoNLL-U or of CoNLL-2003.
-void add_line(TaggedText& text, std::string_view line, bool conllu, const std::string& path, int64_t number) {
+void add_line(LabelledWords& text, std::string_view line, bool conllu, const std::string& path, int64_t number) {
   std::vector<std::string> fields = fields_of(line);
   if (conllu) {
     if (line.starts_with('#')) return;
@@ -50,8 +50,8 @@ void add_line(TaggedText& text, std::string_view line, bool conllu, const std::s
   add_word(text, fields.front(), fields.back(), path, number);
 }
 
-std::vector<TaggedText> by_lines(std::string_view content, const std::string& path) {
-  std::vector<TaggedText> rows(1);
+std::vector<LabelledWords> by_lines(std::string_view content, const std::string& path) {
+  std::vector<LabelledWords> rows(1);
   const bool conllu = path.ends_with(".conllu");
   LineCutter lines(path == "-" ? "standard input" : path);
   lines.feed(content);
@@ -69,8 +69,8 @@ bool is_texts(const io::Json& list) {
          std::all_of(list.begin(), list.end(), [](const io::Json& each) { return each.is_string(); });
 }
 
-std::vector<TaggedText> by_objects(std::string_view content, const std::string& path) {
-  std::vector<TaggedText> rows;
+std::vector<LabelledWords> by_objects(std::string_view content, const std::string& path) {
+  std::vector<LabelledWords> rows;
   LineCutter lines(path);
   lines.feed(content);
   lines.finish();
@@ -92,26 +92,26 @@ std::vector<TaggedText> by_objects(std::string_view content, const std::string& 
 
 }  // namespace
 
-std::vector<TaggedText> read_tagged(const std::string& path) {
+std::vector<LabelledWords> read_labelled_words(const std::string& path) {
   const std::string content = io::read_input(path);
-  std::vector<TaggedText> rows = path.ends_with(".jsonl") ? by_objects(content, path) : by_lines(content, path);
+  std::vector<LabelledWords> rows = path.ends_with(".jsonl") ? by_objects(content, path) : by_lines(content, path);
   if (rows.empty()) throw Error("data", {(path == "-" ? "standard input" : path) + " has no words"});
   return rows;
 }
 
-std::vector<std::string> classes_of(std::span<const TaggedText> rows) {
+std::vector<std::string> classes_of(std::span<const LabelledWords> rows) {
   std::set<std::string> names;
-  for (const TaggedText& row : rows) names.insert(row.tags.begin(), row.tags.end());
+  for (const LabelledWords& row : rows) names.insert(row.labels.begin(), row.labels.end());
   std::vector<std::string> classes(names.begin(), names.end());
   std::stable_partition(classes.begin(), classes.end(), [](const std::string& name) { return name == "O"; });
   return classes;
 }
 
-std::vector<Labelled> encode_tagged(std::span<const TaggedText> rows, const text::Tokenizer& tokenizer,
-                                    std::span<const std::string> classes, const EncodingOptions& options) {
+std::vector<Labelled> encode_labelled_words(std::span<const LabelledWords> rows, const text::Tokenizer& tokenizer,
+                                            std::span<const std::string> classes, const EncodingOptions& options) {
   const ClassIndex index(classes);
   std::vector<Labelled> result;
-  for (const TaggedText& row : rows) {
+  for (const LabelledWords& row : rows) {
     text::EncodedWords text;
     try {
       text = text::encode_words(tokenizer, row.words, {.max_length = options.max_length});
@@ -123,7 +123,7 @@ std::vector<Labelled> encode_tagged(std::span<const TaggedText> rows, const text
     int64_t last = -1;
     for (size_t n = 0; n < text.word_of.size(); ++n)
       if (const int64_t word = text.word_of[n]; word >= 0 && word != last) {
-        labelled.token_labels[n] = index.of(row.tags[static_cast<size_t>(word)], options.source, row.line);
+        labelled.token_labels[n] = index.of(row.labels[static_cast<size_t>(word)], options.source, row.line);
         last = word;
       }
     if (last < 0) fail_at(options.source, row.line, "no word has a token");
