@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <optional>
+#include <numeric>
 
 #include "attn/models_classify.h"
 #include "attn/models_embed.h"
+#include "attn/models_finetune.h"
+#include "attn/ops.h"
 #include "attn/train_similarity.h"
 #include "commands.h"
 #include "config_flags.h"
@@ -65,15 +67,37 @@ std::string advice(const std::vector<std::vector<double>>& logits, const std::ve
                      mean_loss(logits, labels, fitted));
 }
 
-/// Of two rows of numbers; 0 where one of them has no length.
-double cosine(const float* a, const float* b, int64_t width) {
-  double both = 0, of_a = 0, of_b = 0;
-  for (int64_t c = 0; c < width; ++c) {
-    both += double{a[c]} * b[c];
-    of_a += double{a[c]} * a[c];
-    of_b += double{b[c]} * b[c];
+/// How often a first vector's own second vector is the nearest of all, and the mean of 1 / its rank; vectors [n, C] of
+/// length 1.
+std::pair<double, double> retrieval(const attn::Array& first, const attn::Array& second) {
+  constexpr int64_t kRows = 256;  // of cosines at once
+  const attn::ConstView<2> queries = first.rows(), texts = second.rows();
+  const attn::ConstView<2> columns(texts.data, texts.dtype, {texts.size[1], texts.size[0]},
+                                   {texts.stride[1], texts.stride[0]});
+  const int64_t count = texts.size[0];
+  double right = 0, reciprocal = 0;
+  for (int64_t begin = 0; begin < count; begin += kRows) {
+    const int64_t end = std::min(begin + kRows, count);
+    const attn::Array cosines(attn::DType::float32, {end - begin, count}, false);
+    attn::ops::matmul(queries.slice(0, begin, end), columns, cosines.rows());
+    for (int64_t n = begin; n < end; ++n) {
+      const float *row = cosines.data<float>() + (n - begin) * count, own = row[n];
+      const auto nearer = std::count_if(row, row + count, [own](float cosine) { return cosine > own; });
+      right += nearer == 0;
+      reciprocal += 1 / static_cast<double>(nearer + 1);
+    }
   }
-  return of_a > 0 && of_b > 0 ? both / std::sqrt(of_a * of_b) : 0;
+  return {right / static_cast<double>(count), reciprocal / static_cast<double>(count)};
+}
+
+/// The cosine of each pair of vectors [n, C] of length 1.
+std::vector<double> cosines_of_pairs(const attn::Array& first, const attn::Array& second) {
+  const int64_t width = first.width();
+  std::vector<double> cosines;
+  for (const float *a = first.data<float>(), *b = second.data<float>(), *end = a + first.count(); a < end;
+       a += width, b += width)
+    cosines.push_back(std::inner_product(a, a + width, b, 0.0));
+  return cosines;
 }
 
 struct Evaluate {
@@ -181,6 +205,7 @@ struct Evaluate {
     attn::models::OpenOptions how{.which = model.which};
     set_precision(how, model.precision);
     attn::models::Embedder embed(model.directory, how);
+    embed.options.normalize = true;
     const attn::train::PairTexts pairs = attn::train::read_pair_texts(file);
     const int64_t count = std::ssize(pairs.first);
     catch_signals();
@@ -194,27 +219,14 @@ struct Evaluate {
     const attn::Array first = embed(pairs.first, on_progress(0)), second = embed(pairs.second, on_progress(count));
     meter.hide();
     if (signal_seen()) throw attn::Error("eval", {"stopped before there was a result"});
-    const int64_t width = first.width();
-    const auto cosine_of = [&](int64_t a, int64_t b) {
-      return cosine(first.data<float>() + a * width, second.data<float>() + b * width, width);
-    };
     if (!pairs.scores.empty()) {
-      Predictions said{.expected_values = pairs.scores};
-      for (int64_t n = 0; n < count; ++n) said.predicted_values.push_back(cosine_of(n, n));
+      const Predictions said{.expected_values = pairs.scores, .predicted_values = cosines_of_pairs(first, second)};
       return fmt::print("{} pairs: Spearman {:.4f}, Pearson {:.4f}\n", grouped(count), measure(Metric::spearman, said),
                         measure(Metric::pearson, said));
     }
-    double right = 0, reciprocal = 0;
-    for (int64_t n = 0; n < count; ++n) {
-      int64_t nearer = 0;
-      const double own = cosine_of(n, n);
-      for (int64_t other = 0; other < count; ++other) nearer += other != n && cosine_of(n, other) > own;
-      right += nearer == 0;
-      reciprocal += 1 / static_cast<double>(nearer + 1);
-    }
-    const auto all = static_cast<double>(count);
+    const auto [right, reciprocal] = retrieval(first, second);
     fmt::print("{} pairs: {:.2f} % of the texts find their own among all, mean reciprocal rank {:.4f}\n",
-               grouped(count), 100 * right / all, reciprocal / all);
+               grouped(count), 100 * right, reciprocal);
   }
 
   /// Of the whole file, which an error names.
@@ -297,13 +309,16 @@ struct Evaluate {
   }
 
   void run() const {
+    if (model.adapter.empty()) {  // which may have the head that the folder lacks
+      const attn::models::Config config = attn::models::read_config(model.directory);
+      if (!config.head && !config.encoder_layers && !config.takes_embeddings) return similar();
+    }
     attn::models::Loaded loaded = model.load();
     const attn::models::Config config = loaded.model->config();
     const bool fills = !config.causal && config.head && !config.classes;
     if (fills || config.takes_embeddings)
       throw UsageError(model.directory + " has no loss on texts; " + what_fits(config));
     if (config.encoder_layers) evaluate_pairs(loaded, file);
-    else if (!config.head) similar();
     else if (config.classes == 1 && config.problem_type == attn::models::ProblemType::regression) numbers(loaded);
     else if (classifies_tokens(config)) words(loaded);
     else if (config.classes) sentences(std::move(loaded));
