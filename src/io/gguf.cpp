@@ -40,9 +40,6 @@ const TypeInfo* find_type(int64_t number) {
   return nullptr;
 }
 
-/// The types of entries.
-enum EntryType : uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64 };
-
 /// The bytes of a file, from front to back.
 class FileBytes {
  public:
@@ -113,18 +110,18 @@ class GgufReader {
 
   Json scalar(const std::string& key, uint32_t type) {
     switch (type) {
-      case kU8: return bytes_.number<uint8_t>(key);
-      case kI8: return bytes_.number<int8_t>(key);
-      case kU16: return bytes_.number<uint16_t>(key);
-      case kI16: return bytes_.number<int16_t>(key);
-      case kU32: return bytes_.number<uint32_t>(key);
-      case kI32: return bytes_.number<int32_t>(key);
-      case kF32: return bytes_.number<float>(key);
-      case kBool: return bytes_.number<uint8_t>(key) != 0;
-      case kU64: return bytes_.number<uint64_t>(key);
-      case kI64: return bytes_.number<int64_t>(key);
-      case kF64: return bytes_.number<double>(key);
-      case kString: {
+      case GgufEntry::kU8: return bytes_.number<uint8_t>(key);
+      case GgufEntry::kI8: return bytes_.number<int8_t>(key);
+      case GgufEntry::kU16: return bytes_.number<uint16_t>(key);
+      case GgufEntry::kI16: return bytes_.number<int16_t>(key);
+      case GgufEntry::kU32: return bytes_.number<uint32_t>(key);
+      case GgufEntry::kI32: return bytes_.number<int32_t>(key);
+      case GgufEntry::kF32: return bytes_.number<float>(key);
+      case GgufEntry::kBool: return bytes_.number<uint8_t>(key) != 0;
+      case GgufEntry::kU64: return bytes_.number<uint64_t>(key);
+      case GgufEntry::kI64: return bytes_.number<int64_t>(key);
+      case GgufEntry::kF64: return bytes_.number<double>(key);
+      case GgufEntry::kString: {
         std::string text = bytes_.text(key);
         if (!json_string(text)) bytes_.refuse(in_quotes(key) + " is not UTF-8");
         return text;
@@ -134,9 +131,9 @@ class GgufReader {
   }
 
   Json value(const std::string& key, uint32_t type) {
-    if (type != kArray) return scalar(key, type);
+    if (type != GgufEntry::kArray) return scalar(key, type);
     const auto element = bytes_.number<uint32_t>("the type of the list " + key);
-    if (element == kArray) bytes_.refuse("the list " + in_quotes(key) + " has lists, which are not read,");
+    if (element == GgufEntry::kArray) bytes_.refuse("the list " + in_quotes(key) + " has lists, which are not read,");
     const int64_t count = bytes_.count("the length of the list " + key, kMostElements);
     Json list = Json::array();
     for (int64_t n = 0; n < count; ++n) list.push_back(scalar(key, element));

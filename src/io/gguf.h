@@ -31,6 +31,11 @@ enum class GgufType {
   bf16 = 30
 };
 
+/// The types of metadata, by their numbers in the file.
+struct GgufEntry {
+  enum Type : uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64 };
+};
+
 struct GgufTensor {
   GgufType type = GgufType::f32;
   std::vector<int64_t> shape = {};  ///< the slowest axis first

@@ -27,36 +27,33 @@ void put_text(std::string& to, const std::string& text) {
   throw Error("write_gguf", {path + ": " + what});
 }
 
-/// The type of a value of metadata, by its number in the file.
-uint32_t type_of(const Json& value) {
-  constexpr uint32_t kU32 = 4, kI32 = 5, kF32 = 6, kBool = 7, kString = 8, kArray = 9;
-  if (value.is_boolean()) return kBool;
-  if (value.is_string()) return kString;
-  if (value.is_array()) return kArray;
-  if (value.is_number_float()) return kF32;
-  return value.is_number_integer() && value < 0 ? kI32 : kU32;
+GgufEntry::Type type_of(const Json& value) {
+  if (value.is_boolean()) return GgufEntry::kBool;
+  if (value.is_string()) return GgufEntry::kString;
+  if (value.is_array()) return GgufEntry::kArray;
+  if (value.is_number_float()) return GgufEntry::kF32;
+  return value < 0 ? GgufEntry::kI32 : GgufEntry::kU32;
 }
 
-void put_value(std::string& to, const Json& value, uint32_t type) {
+void put_value(std::string& to, const Json& value, GgufEntry::Type type) {
   switch (type) {
-    case 4: return put(to, value.get<uint32_t>());
-    case 5: return put(to, value.get<int32_t>());
-    case 6: return put(to, value.get<float>());
-    case 7: return put<uint8_t>(to, value.get<bool>());
+    case GgufEntry::kU32: return put(to, value.get<uint32_t>());
+    case GgufEntry::kI32: return put(to, value.get<int32_t>());
+    case GgufEntry::kF32: return put(to, value.get<float>());
+    case GgufEntry::kBool: return put<uint8_t>(to, value.get<bool>());
     default: return put_text(to, value.get<std::string>());
   }
 }
 
 /// Lists of whole numbers are of 32 bits with a sign, as llama.cpp wants them.
 void put_entry(std::string& to, const std::string& key, const Json& value) {
-  constexpr uint32_t kU32 = 4, kI32 = 5, kArray = 9;
   put_text(to, key);
-  const uint32_t type = type_of(value);
-  put(to, type);
-  if (type != kArray) return put_value(to, value, type);
-  uint32_t element = value.empty() ? kI32 : type_of(value.front());
-  if (element == kU32) element = kI32;
-  put(to, element);
+  const GgufEntry::Type type = type_of(value);
+  put<uint32_t>(to, type);
+  if (type != GgufEntry::kArray) return put_value(to, value, type);
+  const GgufEntry::Type first = value.empty() ? GgufEntry::kI32 : type_of(value.front());
+  const GgufEntry::Type element = first == GgufEntry::kU32 ? GgufEntry::kI32 : first;
+  put<uint32_t>(to, element);
   put<uint64_t>(to, value.size());
   for (const Json& each : value) put_value(to, each, element);
 }

@@ -10,6 +10,7 @@
 #include "models/gguf.h"
 #include "models/gguf_blocks.h"
 #include "models/hub_tensors.h"
+#include "models/shape.h"
 #include "text/gguf.h"
 #include "text/pipeline.h"
 
@@ -127,7 +128,7 @@ Exported export_gguf(const std::string& folder, const std::string& to, const Exp
     add_special_tokens(loaded, entries);
   }
   Exported exported{.architecture = "GGUF " + model_type};
-  const int64_t head_width = hub.config.head_dim ? hub.config.head_dim : hub.config.embed_dim / hub.config.heads;
+  const int64_t head_width = attention_shape(hub.config).key_width;
   const bool sandwiches = hub.config.norm_placement == nn::NormPlacement::sandwich;
   const std::vector<io::NamedTensor> all = tensors.tensors();
   std::vector<GgufContent> content;
@@ -140,10 +141,16 @@ Exported export_gguf(const std::string& folder, const std::string& to, const Exp
     exported.bytes += io::gguf_bytes(type, tensor.shape);
   }
   if (hub.config.rope_scaling == RopeScaling::llama3) {
-    const std::vector<float> factors = llama3_factors(hub.config);
-    const auto pairs = std::ssize(factors);
-    content.push_back({"rope_freqs.weight", GgufType::f32, {pairs}, [factors, pairs] {
-                         return gguf_content(GgufType::f32, ConstView<2>(factors.data(), {1, pairs}));
+    const Config& c = hub.config;
+    const Array divisors(llama3_divisors(c.rope_theta, head_width,
+                                         {.kind = RopeScaling::llama3,
+                                          .factor = c.rope_factor,
+                                          .context = c.rope_context,
+                                          .low = c.rope_low,
+                                          .high = c.rope_high}),
+                         {1, head_width / 2});
+    content.push_back({"rope_freqs.weight", GgufType::f32, {head_width / 2}, [divisors] {
+                         return gguf_content(GgufType::f32, divisors.rows());
                        }});
   }
   exported.tensors = std::ssize(content);

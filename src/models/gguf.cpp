@@ -6,6 +6,7 @@
 #include "models/gguf_blocks.h"
 #include "models/hub.h"
 #include "models/quantization.h"
+#include "models/shape.h"
 #include "text/gguf.h"
 #include "text/pipeline.h"
 
@@ -156,8 +157,7 @@ class GgufWeights {
     const bool turns =
         piece.name.find(".attn_q.") != std::string::npos || piece.name.find(".attn_k.") != std::string::npos;
     if (!turns || std::string_view(model_.family->name) != "llama") return {};
-    const Config& config = model_.config;
-    return order_of_pairs(rows, config.head_dim ? config.head_dim : config.embed_dim / config.heads);
+    return order_of_pairs(rows, attention_shape(model_.config).key_width);
   }
 
   ops::PackedMatrix packed(const std::vector<Piece>& pieces) const {

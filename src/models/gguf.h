@@ -18,8 +18,8 @@ io::Json gguf_config(const io::Gguf& file);
 /// The entries of a file "ARCHITECTURE.KEY", of a model whose config.json has this model_type. Throws Error for a type
 /// that is not written.
 io::Json gguf_model_entries(const std::string& model_type, const Config& config);
-/// The divisors of the frequencies of Llama 3, a number for each pair of features.
-std::vector<float> llama3_factors(const Config& config);
+/// What Llama 3 divides the frequency of each of width / 2 pairs by.
+std::vector<double> llama3_divisors(double theta, int64_t width, const nn::RopeScalingOptions& scaling);
 /// The name of a tensor of transformers in the file; "" if it has none. `sandwiches`: norms before and after a branch.
 std::string gguf_name(std::string_view theirs, bool sandwiches);
 /// llama.cpp's "llama" stores the rows of a query or key by pairs that rotate together, transformers by halves. For

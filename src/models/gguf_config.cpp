@@ -1,9 +1,9 @@
 // The config.json that a GGUF file would have as a folder of the hub. Its entries are named ARCHITECTURE.KEY.
 #include <cmath>
 #include <cstring>
-#include <numbers>
 
 #include "models/gguf.h"
+#include "models/shape.h"
 
 namespace attn::models {
 namespace {
@@ -35,6 +35,17 @@ struct Architecture {
   std::vector<Rename> entries;
 };
 const std::vector<Architecture> kArchitectures = {{"llama", {}}, {"qwen2", {}}, {"qwen3", {}}, {"gemma2", kGemma2}};
+
+}  // namespace
+
+std::vector<double> llama3_divisors(double theta, int64_t width, const nn::RopeScalingOptions& scaling) {
+  std::vector<double> divisors = nn::rope_frequencies(theta, width, {}, 0);
+  const std::vector<double> scaled = nn::rope_frequencies(theta, width, scaling, 0);
+  for (size_t n = 0; n < divisors.size(); ++n) divisors[n] /= scaled[n];
+  return divisors;
+}
+
+namespace {
 
 class ConfigReader {
  public:
@@ -136,20 +147,17 @@ class ConfigReader {
     }
     refuse("rope_freqs.weight has other factors than those of Llama 3.1, 3.2 and 3.3, which is not supported");
   }
-  static constexpr int64_t kLlama3Context = 8192;
   static bool are_factors(const io::GgufTensor& tensor, double theta, double factor) {
-    const int64_t pairs = tensor.shape[0];
-    for (int64_t n = 0; n < pairs; ++n) {
+    const std::vector<double> wanted = llama3_divisors(
+        theta, 2 * tensor.shape[0], {.kind = RopeScaling::llama3, .factor = factor, .context = kLlama3Context});
+    for (size_t n = 0; n < wanted.size(); ++n) {
       float given;
       std::memcpy(&given, tensor.data + n * 4, sizeof given);
-      const double turns = kLlama3Context / (2 * std::numbers::pi) *
-                           std::pow(theta, -static_cast<double>(n) / static_cast<double>(pairs));
-      const double smooth = std::clamp((turns - 1) / 3, 0.0, 1.0);
-      const double wanted = 1 / ((1 - smooth) / factor + smooth);
-      if (!(std::abs(given - wanted) < 1e-4 * wanted)) return false;
+      if (!(std::abs(given - wanted[n]) < 1e-4 * wanted[n])) return false;
     }
     return true;
   }
+  static constexpr int64_t kLlama3Context = 8192;
 
   void read_ends() {
     Json ends = Json::array();
@@ -187,15 +195,16 @@ Json gguf_model_entries(const std::string& model_type, const Config& config) {
   if (!is_known || config.classes || !config.head)
     throw Error("export", {"the model is of the type " + model_type + (config.classes ? " and classifies" : "") +
                            "; a GGUF file is written for models that continue texts of the types " + known});
-  const int64_t width = config.head_dim ? config.head_dim : config.embed_dim / config.heads;
+  const LayerShape heads = attention_shape(config);
+  const int64_t width = heads.key_width;
   Json entries = {{"general.architecture", model_type}};
   const auto set = [&](const char* name, const Json& value) { entries[model_type + "." + name] = value; };
   set("block_count", config.layers);
   set("context_length", config.context);
   set("embedding_length", config.embed_dim);
   set("feed_forward_length", config.hidden_dim);
-  set("attention.head_count", config.heads);
-  set("attention.head_count_kv", config.kv_heads ? config.kv_heads : config.heads);
+  set("attention.head_count", heads.heads);
+  set("attention.head_count_kv", heads.kv_heads);
   set("attention.layer_norm_rms_epsilon", config.norm_epsilon);
   set("attention.key_length", width);
   set("attention.value_length", width);
@@ -212,18 +221,6 @@ Json gguf_model_entries(const std::string& model_type, const Config& config) {
     set("final_logit_softcapping", config.logit_softcap);
   }
   return entries;
-}
-
-std::vector<float> llama3_factors(const Config& config) {
-  const int64_t pairs = (config.head_dim ? config.head_dim : config.embed_dim / config.heads) / 2;
-  std::vector<float> factors;
-  for (int64_t n = 0; n < pairs; ++n) {
-    const double turns = static_cast<double>(config.rope_context) / (2 * std::numbers::pi) *
-                         std::pow(config.rope_theta, -static_cast<double>(n) / static_cast<double>(pairs));
-    const double smooth = std::clamp((turns - config.rope_low) / (config.rope_high - config.rope_low), 0.0, 1.0);
-    factors.push_back(static_cast<float>(1 / ((1 - smooth) / config.rope_factor + smooth)));
-  }
-  return factors;
 }
 
 Json gguf_config(const io::Gguf& file) { return ConfigReader(file).config(); }

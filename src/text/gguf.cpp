@@ -2,6 +2,7 @@
 // byte-pair encoding of SentencePiece ("llama").
 #include "text/gguf.h"
 
+#include <algorithm>
 #include <map>
 
 #include "attn/core.h"
@@ -265,6 +266,13 @@ std::string pre_tokenizer_name(const Json& tokenizer) {
   refuse_writing("makes words in a way that llama.cpp has no name for here; known are gpt-2, smollm, llama-bpe, qwen2");
 }
 
+/// True if an object of this name and value is anywhere in a part of a tokenizer.json.
+bool has_member(const Json& part, const char* name, const char* value) {
+  if (part.is_object() && part.value(name, Json()) == value) return true;
+  return part.is_structured() &&
+         std::any_of(part.begin(), part.end(), [&](const Json& each) { return has_member(each, name, value); });
+}
+
 /// SentencePiece merges by the scores of what comes about: the earlier a merge, the higher.
 Json scores_of(const Json& model, const TokenList& vocabulary) {
   std::map<std::string, double> ranks;
@@ -306,11 +314,9 @@ Json gguf_entries(const Json& tokenizer, int64_t vocab_size) {
           set("unknown_token_id", id);
         }
     set("scores", scores_of(model, vocabulary));
-    const std::string normalizer = tokenizer.value("normalizer", Json()).dump();
-    const std::string words = tokenizer.value("pre_tokenizer", Json()).dump();
-    set("add_space_prefix", normalizer.find("\"Prepend\"") != std::string::npos ||
-                                words.find("\"prepend_scheme\":\"first\"") != std::string::npos ||
-                                words.find("\"prepend_scheme\":\"always\"") != std::string::npos);
+    set("add_space_prefix", has_member(tokenizer.value("normalizer", Json()), "type", "Prepend") ||
+                                has_member(tokenizer.value("pre_tokenizer", Json()), "prepend_scheme", "first") ||
+                                has_member(tokenizer.value("pre_tokenizer", Json()), "prepend_scheme", "always"));
   }
   set("tokens", vocabulary.tokens);
   set("token_type", vocabulary.types);
