@@ -255,6 +255,28 @@ void apply_task(const Settings& settings, attn::models::Config& config) {
   if (task == Task::token_classification) config.pooling = attn::models::ClassifierPooling::each;
 }
 
+/// A metric that the task's predictions do not have would otherwise be an error after the first epoch.
+void check_metric(const Settings& settings, const Prepared& prepared) {
+  using attn::train::Metric;
+  const auto metric = attn::from_name<Metric>(settings.metric);
+  if (!metric) return;
+  std::vector<Metric> allowed = {Metric::loss};
+  const Task task = prepared.task;
+  const bool of_classes = task == Task::classification || task == Task::token_classification;
+  if (task != Task::regression) allowed.push_back(Metric::accuracy);
+  if (of_classes) allowed.insert(allowed.end(), {Metric::macro_f1, Metric::matthews});
+  if (of_classes && prepared.labels.size() == 2) allowed.push_back(Metric::f1);
+  if (task == Task::token_classification) allowed.push_back(Metric::span_f1);
+  if (task == Task::regression || task == Task::similarity)
+    allowed.insert(allowed.end(), {Metric::pearson, Metric::spearman});
+  std::vector<std::string> names;
+  for (const Metric each : allowed) names.emplace_back(attn::name_of(each));
+  if (std::find(allowed.begin(), allowed.end(), *metric) == allowed.end())
+    throw UsageError(fmt::format("--metric {} does not fit --task {} with these labels, must be one of {}",
+                                 settings.metric, attn::name_of(task), joined(names, ", ")));
+  if (metric == Metric::span_f1) measure(*metric, {.expected = {0}, .predicted = {0}}, prepared.labels);
+}
+
 /// Borrows all it is given.
 attn::train::Trainer trainer_of(attn::models::Model& model, const Prepared& prepared, const Settings& settings) {
   const auto metric = attn::from_name<attn::train::Metric>(settings.metric);
@@ -272,63 +294,40 @@ attn::train::Trainer trainer_of(attn::models::Model& model, const Prepared& prep
           [&model, pairs, how] { return validate_similarity(model, *pairs, how); }};
 }
 
-void train(Settings settings, const ConfigOptions& config_options, const CLI::App& command) {
-  check_directory(settings);
-  FolderLock lock;
-  hold_folder(settings.out, lock);
-  attn::models::Config config;
-  std::optional<FineTuning> tuning;
+/// The model that a training is about, before its data are read. With --resume and --from it completes the settings.
+attn::models::Config config_of(Settings& settings, const ConfigOptions& given, const CLI::App& command,
+                               std::optional<FineTuning>& tuning) {
   if (settings.resume) {
     std::vector<std::string> reasons;
     restore_settings(settings, command, reasons);
     set_float32_precision(settings.float32_precision);
-    config = stored_config(settings.out, config_options, reasons);
+    attn::models::Config config = stored_config(settings.out, given, reasons);
     if (!reasons.empty())
       throw UsageError(fmt::format("--resume continues what there is: {}", fmt::join(reasons, "; ")));
-  } else if (!settings.from.empty()) {
-    tuning.emplace(settings, config_options, command);
-    config = tuning->config();
-  } else {
-    config = config_options.build(family_for(settings));
-    apply_task(settings, config);
+    return config;
   }
-  const Prepared prepared = prepare(settings, config, settings.options.seed, settings.resume ? settings.out : "",
-                                    tuning ? tuning->origin() : Origin());
-  check_afterwards(settings, prepared);
-  complete_options(settings, *prepared.data);
-  const attn::nn::Precision precision = precision_named(settings.precision);
-  attn::models::check(config);
-  const auto trains = trained_by(settings.tune, config);
-  require_memory({config, precision, settings.batch, prepared.longest, settings.options.recompute, trains},
-                 settings.force);
+  if (!settings.from.empty()) return tuning.emplace(settings, given, command).config();
+  attn::models::Config config = given.build(family_for(settings));
+  apply_task(settings, config);
+  return config;
+}
 
-  attn::models::Loaded begun = tuning ? tuning->open(settings, config, prepared) : attn::models::Loaded();
-  if (!begun.model)
-    begun.model = std::make_unique<attn::models::Model>(
-        config, attn::nn::Parameters::Options{.precision = precision, .seed = settings.options.seed, .trains = trains},
-        attn::nn::random_parameter);
-  attn::models::Model& model = *begun.model;
-  config = model.config();
-  attn::train::Trainer trainer = trainer_of(model, prepared, settings);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is then a write that fails
-  if (settings.resume) resume(trainer, settings);
-  else begin_directory(settings, config, prepared, settings.overwrite, lock, tuning ? tuning->pretrained() : "");
+/// Random weights.
+attn::models::Loaded new_model(const Settings& settings, const attn::models::Config& config) {
+  attn::models::Loaded loaded;
+  loaded.model = std::make_unique<attn::models::Model>(
+      config,
+      attn::nn::Parameters::Options{.precision = precision_named(settings.precision),
+                                    .seed = settings.options.seed,
+                                    .trains = trained_by(settings.tune, config)},
+      attn::nn::random_parameter);
+  return loaded;
+}
 
-  const double peak = 1e9 * attn::peaks::measure_products(model.parameters().dtype(), attn::ops::matmul_precision());
-  if (!settings.quiet) {
-    describe(model, begun.new_parameters, prepared, settings);
-    say("peak: {}FLOP/s of products on {} threads\n", short_number(peak), attn::thread_count());
-  }
-  const double flops = passes_of(model, settings) * attn::models::forward_flops(config, prepared.longest) /
-                       static_cast<double>(prepared.longest);
-  TrainingProgress progress(settings.options.steps, flops, peak, settings.quiet);
-  catch_signals();
-  const bool finished = trainer.run(events_of(settings, model, prepared, progress));
-  progress.end();
-  if (!finished) {
-    say("stopped after step {}; attn train --resume --out {} continues\n", trainer.steps_done(), settings.out);
-    return;
-  }
+void report_end(const attn::train::Trainer& trainer, bool finished, const Prepared& prepared,
+                const Settings& settings) {
+  if (!finished)
+    return say("stopped after step {}; attn train --resume --out {} continues\n", trainer.steps_done(), settings.out);
   if (trainer.stopped_early())
     say("stopped after update {}: {} validations without a better one\n", trainer.steps_done(),
         settings.options.patience);
@@ -338,11 +337,49 @@ void train(Settings settings, const ConfigOptions& config_options, const CLI::Ap
         prepared.task == Task::classification
             ? ", of the checkpoint that is the best; attn eval says which --temperature fits it"
             : "");
+}
+
+void train(Settings settings, const ConfigOptions& given, const CLI::App& command) {
+  check_directory(settings);
+  FolderLock lock;
+  hold_folder(settings.out, lock);
+  std::optional<FineTuning> tuning;
+  attn::models::Config config = config_of(settings, given, command, tuning);
+  const Prepared prepared = prepare(settings, config, settings.options.seed, settings.resume ? settings.out : "",
+                                    tuning ? tuning->origin() : Origin());
+  check_afterwards(settings, prepared);
+  check_metric(settings, prepared);
+  complete_options(settings, *prepared.data);
+  attn::models::check(config);
+  const attn::nn::Precision precision = precision_named(settings.precision);
+  require_memory({config, precision, settings.batch, prepared.longest, settings.options.recompute,
+                  trained_by(settings.tune, config)},
+                 settings.force);
+
+  const attn::models::Loaded begun = tuning ? tuning->open(settings, config, prepared) : new_model(settings, config);
+  attn::models::Model& model = *begun.model;
+  attn::train::Trainer trainer = trainer_of(model, prepared, settings);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is then a write that fails
+  if (settings.resume) resume(trainer, settings);
+  else
+    begin_directory(settings, model.config(), prepared, settings.overwrite, lock, tuning ? tuning->pretrained() : "");
+
+  const double peak = 1e9 * attn::peaks::measure_products(model.parameters().dtype(), attn::ops::matmul_precision());
+  if (!settings.quiet) {
+    describe(model, begun.new_parameters, prepared, settings);
+    say("peak: {}FLOP/s of products on {} threads\n", short_number(peak), attn::thread_count());
+  }
+  const double flops = passes_of(model, settings) * attn::models::forward_flops(model.config(), prepared.longest) /
+                       static_cast<double>(prepared.longest);
+  TrainingProgress progress(settings.options.steps, flops, peak, settings.quiet);
+  catch_signals();
+  const bool finished = trainer.run(events_of(settings, model, prepared, progress));
+  progress.end();
+  report_end(trainer, finished, prepared, settings);
   lock.reset();
-  if (settings.interactive) {
+  if (finished && settings.interactive)
     GenerationOptions().converse(
         attn::generate::TextGenerator(attn::models::load_model(settings.out, "best", precision)));
-  }
 }
 
 // ------------------------------------------------------------------------------------------------------------ options

@@ -172,5 +172,13 @@ def test_wrong_tasks(attn, bert):
     assert "must be balanced or numbers" in refused("rows.tsv", "--from", bert, "--class-weights", "1,x")
     assert "--class-weights is for classes, but --task is regression" in refused(
         "rows.tsv", "--from", bert, "--task", "regression", "--class-weights", "1,2")
+    for task, metric, allowed in (("classification", "pearson", "loss, accuracy, macro_f1, matthews, f1"),
+                                  ("regression", "accuracy", "loss, pearson, spearman"),
+                                  ("contrastive", "spearman", "loss, accuracy")):
+        said = refused("rows.tsv", "--from", bert, "--task", task, "--metric", metric)
+        assert f"--metric {metric} does not fit --task {task} with these labels, must be one of {allowed}" in said, said
+    attn.file("plain.txt", "good NOUN\nold ADJ\n\n" * 20)
+    assert "span_f1 needs the labels O and B-" in refused(
+        "plain.txt", "--from", bert, "--task", "token-classification", "--metric", "span_f1", status=1)
     hub_bert(attn.folder / "maskless", layers=1)  # its tokenizer has a [MASK], beyond the embeddings
     assert "needs a model with a token [MASK] or <mask>" in refused("text.txt", "--from", "maskless")
