@@ -59,7 +59,13 @@ auto split(const DataSettings& settings, const Read& read) {
     held_out = read(settings.validation);
     return std::pair(std::move(rows), std::move(held_out));
   }
-  const size_t kept = rows.size() - rows.size() / 10;
+  constexpr size_t kLeast = 10;
+  if (rows.size() < kLeast)
+    throw UsageError(
+        fmt::format("{} has {} rows, of which the last tenth validates: it must have at least {}, or "
+                    "--validation names another file",
+                    settings.data, rows.size(), kLeast));
+  const size_t kept = rows.size() - rows.size() / kLeast;
   held_out.assign(std::make_move_iterator(rows.begin() + static_cast<int64_t>(kept)),
                   std::make_move_iterator(rows.end()));
   rows.resize(kept);
@@ -115,6 +121,8 @@ std::vector<double> weights_of(const std::string& given, const std::vector<std::
     weights.push_back(weight);
     at = stop;
   }
+  if (std::all_of(weights.begin(), weights.end(), [](double weight) { return weight == 0; }))
+    throw UsageError("--class-weights is " + given + ", must have a number above 0");
   if (weights.size() != labels.size())
     throw UsageError(fmt::format("--class-weights has {} numbers, but there are {} classes: {}", weights.size(),
                                  labels.size(), joined(labels, ", ")));

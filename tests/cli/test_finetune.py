@@ -115,5 +115,11 @@ def test_what_does_not_fit(attn, model):
     assert "hub is not empty" in said
     (attn.folder / "tuned").mkdir()
     attn.run("train", "text.txt", "--from", "hub", "--out", "tuned", "--steps", 1, "--batch", 4)
+    original = json.loads((attn.folder / "tuned/pretrained.json").read_text())
+    for name in ("../outside", "/tmp/outside", "a//b", "a/../../b"):
+        (attn.folder / "tuned/pretrained.json").write_text(json.dumps(original | {"files": {name: ""}}))
+        said = attn.run("export", "tuned", "--to", "elsewhere", status=1).stderr
+        assert f'files has "{name}", which is not inside a folder' in said, said
+        assert not (attn.folder / "outside").exists() and not (attn.folder / "elsewhere").exists()
     (attn.folder / "tuned/pretrained.json").write_text('{"config": 3}')
     assert "pretrained.json must have the objects" in attn.run("generate", "tuned", "--prompt", "a", status=1).stderr

@@ -164,11 +164,15 @@ def test_wrong_tasks(attn, bert):
     assert "does not continue texts" in refused("text.txt", "--from", bert, "--task", "causal-lm")
     assert "--task seq2seq needs a model with an encoder" in refused("rows.tsv", "--from", bert, "--task", "seq2seq")
     assert "the label must be a finite number" in refused("words.tsv", "--from", bert, "--task", "regression", status=1)
-    assert "has no scores" in refused("words.tsv", "--from", bert, "--task", "similarity", status=1).replace(
-        "must be a finite number", "has no scores")
+    assert "words.tsv has no scores" in refused("words.tsv", "--from", bert, "--task", "similarity", status=1)
     assert "--packed is for sentences with labels" in refused("text.txt", "--from", bert, "--packed")
     assert "--class-weights has 3 numbers, but there are 2 classes: 0, 1" in refused(
         "rows.tsv", "--from", bert, "--class-weights", "1,2,3")
+    assert "must have a number above 0" in refused("rows.tsv", "--from", bert, "--class-weights", "0,0")
+    attn.file("few.tsv", "good film\t1\n" * 9)
+    for task in ("classification", "regression", "contrastive"):
+        assert "few.tsv has 9 rows, of which the last tenth validates: it must have at least 10" in refused(
+            "few.tsv", "--from", bert, "--task", task), task
     assert "must be balanced or numbers" in refused("rows.tsv", "--from", bert, "--class-weights", "1,x")
     assert "--class-weights is for classes, but --task is regression" in refused(
         "rows.tsv", "--from", bert, "--task", "regression", "--class-weights", "1,2")
