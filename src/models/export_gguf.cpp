@@ -154,13 +154,15 @@ Exported export_gguf(const std::string& folder, const std::string& to, const Exp
                        }});
   }
   exported.tensors = std::ssize(content);
-  io::write_gguf(to, entries, content);
+  const std::string part = to + ".part";  // which takes its name once it is right
+  io::write_gguf(part, entries, content);
   try {
-    require_same(to, loaded);
+    require_same(part, loaded);
   } catch (...) {
-    std::filesystem::remove(to);
+    std::filesystem::remove(part);
     throw;
   }
+  std::filesystem::rename(part, to);
   if (!loaded.tokenizer) exported.notes.push_back("no tokenizer: the folder has none");
   exported.files.push_back(to);
   return exported;
