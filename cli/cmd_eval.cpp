@@ -23,8 +23,8 @@ namespace cli {
 namespace {
 
 using attn::train::Labelled;
-using attn::train::measure;
 using attn::train::Metric;
+using attn::train::metric_value;
 using attn::train::Predictions;
 
 constexpr double kLeastTemperature = 0.05, kLargestTemperature = 20;
@@ -146,8 +146,8 @@ struct Evaluate {
     if (const std::vector<std::string>& names = classifier.loaded().labels; names.size() == 2)
       of_second = fmt::format(", F1 of {} {:.4f}", names[1], attn::train::f1_of_class(judged, 1).value_or(0));
     fmt::print("{}: loss {:.4f}, {:.2f} % right, macro F1 {:.4f}{}{}\n", what,
-               mean_loss(all_logits, judged.expected, 1), 100 * measure(Metric::accuracy, judged),
-               measure(Metric::macro_f1, judged), of_second, advice(all_logits, judged.expected));
+               mean_loss(all_logits, judged.expected, 1), 100 * metric_value(Metric::accuracy, judged),
+               metric_value(Metric::macro_f1, judged), of_second, advice(all_logits, judged.expected));
   }
 
   attn::train::EncodingOptions encoding(const attn::models::Loaded& loaded) const {
@@ -182,7 +182,7 @@ struct Evaluate {
     Predictions said;
     const std::string what = part(predict(*loaded.model, rows, said), std::ssize(rows), "texts");
     fmt::print("{}: mean squared error {:.4f}, Pearson {:.4f}, Spearman {:.4f}\n", what, said.loss,
-               measure(Metric::pearson, said), measure(Metric::spearman, said));
+               metric_value(Metric::pearson, said), metric_value(Metric::spearman, said));
   }
 
   void words(const attn::models::Loaded& loaded) const {
@@ -195,9 +195,9 @@ struct Evaluate {
              (label.size() > 2 && label[1] == '-' && std::string("BIES").find(label[0]) != std::string::npos);
     });
     fmt::print("{}, {} words: loss {:.4f}, {:.2f} % right, macro F1 {:.4f}{}\n", what,
-               grouped(std::ssize(said.expected)), said.loss, 100 * measure(Metric::accuracy, said),
-               measure(Metric::macro_f1, said),
-               spans ? fmt::format(", F1 of spans {:.4f}", measure(Metric::span_f1, said, loaded.labels)) : "");
+               grouped(std::ssize(said.expected)), said.loss, 100 * metric_value(Metric::accuracy, said),
+               metric_value(Metric::macro_f1, said),
+               spans ? fmt::format(", F1 of spans {:.4f}", metric_value(Metric::span_f1, said, loaded.labels)) : "");
   }
 
   /// Of pairs: how cosines of vectors follow the scores, or how often a text's own second text is the nearest.
@@ -221,8 +221,8 @@ struct Evaluate {
     if (signal_seen()) throw attn::Error("eval", {"stopped before there was a result"});
     if (!pairs.scores.empty()) {
       const Predictions said{.expected_values = pairs.scores, .predicted_values = cosines_of_pairs(first, second)};
-      return fmt::print("{} pairs: Spearman {:.4f}, Pearson {:.4f}\n", grouped(count), measure(Metric::spearman, said),
-                        measure(Metric::pearson, said));
+      return fmt::print("{} pairs: Spearman {:.4f}, Pearson {:.4f}\n", grouped(count),
+                        metric_value(Metric::spearman, said), metric_value(Metric::pearson, said));
     }
     const auto [right, reciprocal] = retrieval(first, second);
     fmt::print("{} pairs: {:.2f} % of the texts find their own among all, mean reciprocal rank {:.4f}\n",

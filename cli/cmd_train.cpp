@@ -274,7 +274,7 @@ void check_metric(const Settings& settings, const Prepared& prepared) {
   if (std::find(allowed.begin(), allowed.end(), *metric) == allowed.end())
     throw UsageError(fmt::format("--metric {} does not fit --task {} with these labels, must be one of {}",
                                  settings.metric, attn::name_of(task), joined(names, ", ")));
-  if (metric == Metric::span_f1) measure(*metric, {.expected = {0}, .predicted = {0}}, prepared.labels);
+  if (metric == Metric::span_f1) metric_value(*metric, {.expected = {0}, .predicted = {0}}, prepared.labels);
 }
 
 /// Borrows all it is given.

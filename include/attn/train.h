@@ -121,7 +121,8 @@ struct ValidationOptions {
 double add_predictions(const models::Model& model, const models::Batch& batch, Predictions& predictions,
                        const models::ForwardOptions& options = {},
                        std::shared_ptr<autograd::Recycler> memory = nullptr);
-/// The mean loss, accuracy and metric on all validation batches. Throws Error if there is no target, and as measure().
+/// The mean loss, accuracy and metric on all validation batches. Throws Error if there is no target, and as
+/// metric_value().
 Validation validate(const models::Model& model, const Dataset& data, const ValidationOptions& options = {});
 
 // --------------------------------------------------------------------------------------------------------------- loop

@@ -5,7 +5,7 @@
 // using namespace attn::train;
 // int main() {
 //   const Predictions said = {.expected = {0, 1, 1, 0}, .predicted = {0, 1, 0, 0}};
-//   return measure(Metric::accuracy, said) == 0.75 ? 0 : 1;
+//   return metric_value(Metric::accuracy, said) == 0.75 ? 0 : 1;
 // }
 // ```
 #pragma once
@@ -47,7 +47,7 @@ struct Predictions {
 /// The value of a metric. `labels` are the names of the classes, for span_f1. A correlation without variance is 0.
 /// Throws Error for lists of different lengths, for predictions that the metric is not for, and for labels that are no
 /// spans.
-double measure(Metric metric, const Predictions& predictions, std::span<const std::string> labels = {});
+double metric_value(Metric metric, const Predictions& predictions, std::span<const std::string> labels = {});
 
 /// F1 of a class; nothing for a class that neither occurs nor was predicted.
 std::optional<double> f1_of_class(const Predictions& predictions, int64_t label);

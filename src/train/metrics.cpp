@@ -14,7 +14,7 @@ namespace {
 
 void check(Metric metric, const Predictions& given) {
   const bool of_numbers = metric == Metric::pearson || metric == Metric::spearman;
-  Checker checker("measure");
+  Checker checker("metric");
   const auto require_pairs = [&](const char* what, size_t expected, size_t predicted) {
     checker.require(expected == predicted && expected > 0, [&] {
       return std::string(name_of(metric)) + " needs as many predicted as expected " + what + ", at least one, not " +
@@ -107,8 +107,8 @@ SpanLabel span_label(const std::string& label) {
   const bool has_prefix =
       label.size() > 2 && label[1] == '-' && std::string("BIES").find(label[0]) != std::string::npos;
   if (!has_prefix)
-    throw Error("measure", {"span_f1 needs the labels O and B-, I-, E- or S- with a type, not " + label +
-                            "; accuracy and macro_f1 are for others"});
+    throw Error("metric", {"span_f1 needs the labels O and B-, I-, E- or S- with a type, not " + label +
+                           "; accuracy and macro_f1 are for others"});
   return {label[0], label.substr(2)};
 }
 
@@ -157,7 +157,7 @@ double span_f1(const Predictions& given, std::span<const std::string> labels) {
   for (const auto* classes : {&given.expected, &given.predicted})
     for (const int64_t each : *classes)
       if (each < 0 || each >= std::ssize(parts))
-        throw Error("measure",
+        throw Error("metric",
                     {"class " + std::to_string(each) + " has no label; there are " + std::to_string(parts.size())});
   const std::set<Span> expected = spans_of(given.expected, given.ends, parts),
                        predicted = spans_of(given.predicted, given.ends, parts);
@@ -179,7 +179,7 @@ std::optional<double> f1_of_class(const Predictions& predictions, int64_t label)
   return harmonic(right, expected, predicted);
 }
 
-double measure(Metric metric, const Predictions& predictions, std::span<const std::string> labels) {
+double metric_value(Metric metric, const Predictions& predictions, std::span<const std::string> labels) {
   check(metric, predictions);
   switch (metric) {
     case Metric::loss: return predictions.loss;
@@ -191,7 +191,7 @@ double measure(Metric metric, const Predictions& predictions, std::span<const st
     case Metric::spearman: return correlation(ranks(predictions.expected_values), ranks(predictions.predicted_values));
     case Metric::span_f1: return span_f1(predictions, labels);
   }
-  throw Error("measure", {"there is no metric " + std::to_string(static_cast<int>(metric))});
+  throw Error("metric", {"there is no metric " + std::to_string(static_cast<int>(metric))});
 }
 
 }  // namespace attn::train

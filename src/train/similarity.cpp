@@ -219,9 +219,9 @@ Validation validate_similarity(const models::Model& model, const SentencePairs& 
   predictions.loss = total / static_cast<double>(predictions.expected.size());
   const Metric metric = options.metric.value_or(of_scores ? Metric::spearman : Metric::accuracy);
   return {.loss = predictions.loss,
-          .accuracy = measure(Metric::accuracy, predictions),
+          .accuracy = metric_value(Metric::accuracy, predictions),
           .metric = metric,
-          .score = measure(metric, predictions)};
+          .score = metric_value(metric, predictions)};
 }
 
 }  // namespace attn::train

@@ -222,9 +222,9 @@ Validation validate(const models::Model& model, const Dataset& data, const Valid
   const bool of_classes = !predictions.expected.empty();
   const Metric metric = options.metric.value_or(config.classes && of_classes ? Metric::accuracy : Metric::loss);
   return {.loss = predictions.loss,
-          .accuracy = of_classes ? measure(Metric::accuracy, predictions) : 0,
+          .accuracy = of_classes ? metric_value(Metric::accuracy, predictions) : 0,
           .metric = metric,
-          .score = measure(metric, predictions, options.labels)};
+          .score = metric_value(metric, predictions, options.labels)};
 }
 
 namespace {

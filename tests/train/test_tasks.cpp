@@ -340,17 +340,17 @@ TEST(Similarity, PairsOfFiles) {
 /// By hand; tests/parity/test_tasks.py has scikit-learn's and SciPy's for random ones.
 TEST(Metrics, OfSmallLists) {
   const Predictions said = {.expected = {0, 0, 1, 1, 1}, .predicted = {0, 1, 1, 1, 0}};
-  EXPECT_DOUBLE_EQ(measure(Metric::accuracy, said), 0.6);
-  EXPECT_DOUBLE_EQ(measure(Metric::f1, said), 2.0 / 3);
-  EXPECT_DOUBLE_EQ(measure(Metric::macro_f1, said), (0.5 + 2.0 / 3) / 2);
-  EXPECT_NEAR(measure(Metric::matthews, said), (2.0 * 1 - 1.0 * 1) / std::sqrt(3.0 * 3 * 2 * 2), 16 * kUnit64);
+  EXPECT_DOUBLE_EQ(metric_value(Metric::accuracy, said), 0.6);
+  EXPECT_DOUBLE_EQ(metric_value(Metric::f1, said), 2.0 / 3);
+  EXPECT_DOUBLE_EQ(metric_value(Metric::macro_f1, said), (0.5 + 2.0 / 3) / 2);
+  EXPECT_NEAR(metric_value(Metric::matthews, said), (2.0 * 1 - 1.0 * 1) / std::sqrt(3.0 * 3 * 2 * 2), 16 * kUnit64);
   const Predictions numbers = {.expected_values = {1, 2, 3, 4}, .predicted_values = {1, 4, 9, 16}};
-  EXPECT_DOUBLE_EQ(measure(Metric::spearman, numbers), 1);
-  EXPECT_NEAR(measure(Metric::pearson, numbers), 25 / std::sqrt(5.0 * 129), 16 * kUnit64);
-  EXPECT_EQ(measure(Metric::pearson, {.expected_values = {1, 2}, .predicted_values = {3, 3}}), 0);
-  EXPECT_EQ(reason_of([] { measure(Metric::f1, {.expected = {2}, .predicted = {0}}); }),
+  EXPECT_DOUBLE_EQ(metric_value(Metric::spearman, numbers), 1);
+  EXPECT_NEAR(metric_value(Metric::pearson, numbers), 25 / std::sqrt(5.0 * 129), 16 * kUnit64);
+  EXPECT_EQ(metric_value(Metric::pearson, {.expected_values = {1, 2}, .predicted_values = {3, 3}}), 0);
+  EXPECT_EQ(reason_of([] { metric_value(Metric::f1, {.expected = {2}, .predicted = {0}}); }),
             "f1 is for two classes; macro_f1 is for any number of them");
-  EXPECT_EQ(reason_of([] { measure(Metric::spearman, {.expected = {1}, .predicted = {1}}); }),
+  EXPECT_EQ(reason_of([] { metric_value(Metric::spearman, {.expected = {1}, .predicted = {1}}); }),
             "spearman needs as many predicted as expected numbers, at least one, not 0 and 0");
 }
 
@@ -358,12 +358,12 @@ TEST(Metrics, OfSpans) {
   const std::vector<std::string> labels = {"O", "B-X", "I-X", "B-Y", "I-Y"};
   // X X O Y | Y: the second text begins another span. Predicted: X alone, then O, and both Y.
   const Predictions said = {.expected = {1, 2, 0, 3, 4}, .predicted = {1, 0, 0, 3, 4}, .ends = {4, 5}};
-  EXPECT_DOUBLE_EQ(measure(Metric::span_f1, said, labels), 2.0 / 3);
+  EXPECT_DOUBLE_EQ(metric_value(Metric::span_f1, said, labels), 2.0 / 3);
   const Predictions one_text = {.expected = {1, 2, 0, 3, 4}, .predicted = {1, 0, 0, 3, 4}, .ends = {5}};
-  EXPECT_DOUBLE_EQ(measure(Metric::span_f1, one_text, labels), 0.5);
+  EXPECT_DOUBLE_EQ(metric_value(Metric::span_f1, one_text, labels), 0.5);
   const std::vector<std::string> others = {"O", "NOUN"};
   EXPECT_EQ(
-      reason_of([&] { measure(Metric::span_f1, {.expected = {0}, .predicted = {1}}, others); }),
+      reason_of([&] { metric_value(Metric::span_f1, {.expected = {0}, .predicted = {1}}, others); }),
       "span_f1 needs the labels O and B-, I-, E- or S- with a type, not NOUN; accuracy and macro_f1 are for others");
 }
 
