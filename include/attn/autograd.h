@@ -218,8 +218,6 @@ Value embedding(Tape& tape, std::vector<int64_t> ids, const Value& table, std::v
 /// The mean of the first lengths[b] rows of each sequence: x [B, L, C] -> [B, C]. With `starts` [B], which rise,
 /// sequence b begins at row starts[b] of all rows of x.
 Value mean_pool(Tape& tape, const Value& x, std::vector<int64_t> lengths, std::vector<int64_t> starts = {});
-/// Row index[b] of each sequence: x [B, L, C] -> [B, C]
-Value select_rows(Tape& tape, const Value& x, std::vector<int64_t> index);
 /// Transposes x [Lq, Lk, H] to the layout of a bias, [1, H, Lq, Lk].
 Value heads_first(Tape& tape, const Value& x);
 /// The mean cross entropy [1], in float32 or float64, of logits [R, V] and targets [R]; targets of ops::kIgnoreIndex

@@ -51,6 +51,8 @@ Value slice(Tape& tape, const Value& x, int64_t axis, int64_t begin, int64_t end
 Value transpose(Tape& tape, const Value& x, int64_t axis, int64_t other);
 /// The same memory in another shape of the same count.
 Value reshape(Tape& tape, const Value& x, std::vector<int64_t> shape);
+/// Some rows of x [.., C], in the order of `index`: row index[n] of all rows of x is row n of the result [shape .., C].
+Value select_rows(Tape& tape, const Value& x, std::vector<int64_t> index, std::vector<int64_t> shape);
 
 }  // namespace attn::autograd
 #pragma GCC visibility pop

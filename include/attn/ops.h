@@ -172,7 +172,7 @@ void rope(ConstView<2> x, int64_t heads, std::span<const int64_t> positions, Vie
 
 /// out[r] = table[ids[r]].  ids [R] in [0, V); table [V, C], out [R, C] of one type.
 void embedding(std::span<const int64_t> ids, ConstView<2> table, View<2> out);
-/// dtable[ids[r]] += dout[r], in the order of r; dtable is the gradient of a parameter.
+/// dtable[ids[r]] += dout[r], in the order of r; dtable is the gradient of a parameter or has the type of dout.
 void embedding_backward(std::span<const int64_t> ids, ConstView<2> dout, View<2> dtable);
 
 /// out[b] = mean of the first lengths[b] rows of sequence b.  x [R, C], out [B, C]; sequence b begins at row starts[b],

@@ -429,19 +429,6 @@ Value heads_first(Tape& tape, const Value& x) {
 
 namespace {
 
-void check_index(int64_t sequences, int64_t length, std::span<const int64_t> index) {
-  Checker checker("select_rows");
-  checker.require(static_cast<int64_t>(index.size()) == sequences, [&] {
-    return "there are " + std::to_string(index.size()) + " indices for " + std::to_string(sequences) + " sequences";
-  });
-  for (size_t b = 0; b < index.size(); ++b)
-    checker.require(index[b] >= 0 && index[b] < length, [&] {
-      return "index[" + std::to_string(b) + "] is " + std::to_string(index[b]) + ", must be in [0, " +
-             std::to_string(length) + ")";
-    });
-  checker.done();
-}
-
 /// One for each target, from 0 on.
 void check_weights(const std::vector<double>& weights, const std::vector<int64_t>& targets) {
   if (weights.empty()) return;
@@ -468,28 +455,6 @@ Value mean_pool(Tape& tape, const Value& x, std::vector<int64_t> lengths, std::v
   tape.record(y, [=, &tape, lengths = std::move(lengths), starts = std::move(starts)] {
     const Array dx = tape.array(x.dtype(), x.shape());
     ops::mean_pool_backward(y.gradient().rows(), lengths, dx.rows(), starts);
-    tape.add_gradient(x, dx);
-  });
-  return y;
-}
-
-Value select_rows(Tape& tape, const Value& x, std::vector<int64_t> index) {
-  check_rank("select_rows", x, "[B, L, C]");
-  const int64_t length = x.shape()[1];
-  check_index(x.shape()[0], length, index);
-  for (size_t b = 0; b < index.size(); ++b) index[b] += static_cast<int64_t>(b) * length;
-  Array data = tape.array(x.dtype(), {x.shape().front(), x.data().width()});
-  ops::embedding(index, x.data().rows(), data.rows());
-  Value y = tape.result("select_rows", data, {x});
-  tape.record(y, [=, &tape, index = std::move(index)] {
-    Array dx = tape.array(x.dtype(), x.shape());
-    dx.fill_zero();
-    const View<2> from = y.gradient().rows(), to = dx.rows();
-    const int64_t bytes = to.size[1] * size_of(to.dtype);
-    for (size_t b = 0; b < index.size(); ++b) {
-      const char* row = static_cast<const char*>(from.data) + static_cast<int64_t>(b) * bytes;
-      std::copy_n(row, bytes, static_cast<char*>(to.data) + index[b] * bytes);
-    }
     tape.add_gradient(x, dx);
   });
   return y;

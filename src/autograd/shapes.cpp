@@ -1,4 +1,5 @@
-// The same numbers in other places: concat, slice, transpose, reshape. They move bytes and compute nothing.
+// The same numbers in other places: concat, slice, transpose, reshape, select_rows. They move bytes and compute
+// nothing.
 #include <algorithm>
 #include <numeric>
 
@@ -155,6 +156,18 @@ Value reshape(Tape& tape, const Value& x, std::vector<int64_t> shape) {
   Value y = tape.result("reshape", x.data().reshaped(std::move(shape)), {x});
   tape.record(y, [=, &tape] { tape.add_gradient(x, y.gradient().reshaped(x.shape())); });
   return y;
+}
+
+Value select_rows(Tape& tape, const Value& x, std::vector<int64_t> index, std::vector<int64_t> shape) {
+  Checker checker("select_rows");
+  const int64_t rows = require_rows(checker, "x", x) ? x.data().rows().size[0] : 0;
+  for (size_t n = 0; n < index.size() && checker.ok(); ++n)
+    checker.require(index[n] >= 0 && index[n] < rows, [&] {
+      return "index[" + std::to_string(n) + "] is " + std::to_string(index[n]) + ", must be in [0, " +
+             std::to_string(rows) + ")";
+    });
+  checker.done();
+  return embedding(tape, std::move(index), reshape(tape, x, {rows, x.data().width()}), std::move(shape));
 }
 
 }  // namespace attn::autograd

@@ -212,17 +212,6 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
   return norm_.weight ? norm_(tape, x) : x;
 }
 
-namespace {
-
-/// Rows index[n] of x [.., C], as [shape .., C].
-Value gathered(Tape& tape, const Value& x, std::vector<int64_t> index, std::vector<int64_t> shape) {
-  const Array& data = x.data();
-  return embedding(tape, std::move(index), reshape(tape, x, {data.count() / data.width(), data.width()}),
-                   std::move(shape));
-}
-
-}  // namespace
-
 /// The hidden states that a classifier or a pooler reads, [B, C].
 Value Model::pooled(Tape& tape, const Value& x, const Batch& batch) const {
   const int64_t B = batch.sequences;
@@ -237,7 +226,7 @@ Value Model::pooled(Tape& tape, const Value& x, const Batch& batch) const {
   if (config_.pooling == ClassifierPooling::mean && !config_.pooler) return mean_pool(tape, x, lengths, first);
   for (int64_t b = 0; b < B && config_.pooling == ClassifierPooling::last; ++b)
     first[static_cast<size_t>(b)] += lengths[static_cast<size_t>(b)] - 1;
-  return gathered(tape, x, std::move(first), {B});
+  return select_rows(tape, x, std::move(first), {B});
 }
 
 Value Model::logits(Tape& tape, Value x) const {
@@ -270,7 +259,7 @@ Value Model::forward(Tape& tape, const Batch& batch, const ForwardOptions& optio
       const auto n = static_cast<size_t>(b);
       last.push_back((packed ? batch.cu_seqlens[n + 1] : b * L + (batch.lengths.empty() ? L : batch.lengths[n])) - 1);
     }
-    x = gathered(tape, x, std::move(last), packed ? std::vector<int64_t>{1, B} : std::vector<int64_t>{B, 1});
+    x = select_rows(tape, x, std::move(last), packed ? std::vector<int64_t>{1, B} : std::vector<int64_t>{B, 1});
   }
   return logits(tape, x);
 }
@@ -300,7 +289,7 @@ TargetLogits Model::target_logits(Tape& tape, const Batch& batch, const ForwardO
   const std::vector<int64_t> counted = rows_with_targets(batch.targets);
   if (!of_rows || counted.empty() || counted.size() == batch.targets.size())
     return {forward(tape, batch, options), batch.targets, batch.target_weights};
-  const Value x = gathered(tape, rows(tape, batch, options), counted, {1, std::ssize(counted)});
+  const Value x = select_rows(tape, rows(tape, batch, options), counted, {1, std::ssize(counted)});
   return {logits(tape, x), picked(batch.targets, counted), picked(batch.target_weights, counted)};
 }
 

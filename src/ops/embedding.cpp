@@ -106,7 +106,8 @@ void embedding_backward(std::span<const int64_t> ids, ConstView<2> dout, View<2>
   require_type(checker, "dout", dout.dtype);
   require_input(checker, "dout", dout, dout.dtype, dout.size);
   require_ids(checker, ids, dout.size[0], dtable.size[0]);
-  require_output(checker, "dtable", dtable, parameter_type(dout.dtype), {dtable.size[0], dout.size[1]});
+  const DType type = dtable.dtype == dout.dtype ? dout.dtype : parameter_type(dout.dtype);
+  require_output(checker, "dtable", dtable, type, {dtable.size[0], dout.size[1]});
   require_apart(checker, "dtable", dtable, "dout", dout, Sharing::none);
   checker.done();
   // Neighbouring ids to different tasks; not more of them than reading all ids again costs little for.

@@ -388,7 +388,10 @@ void Trainer::save() {
                        {"updates", optimizer_.options.step - 1},
                        {"options", decisive(options_, parameters_.options().precision)}};
   if (scaler_) state["loss_scaling"] = {{"scale", scaler_->scale()}, {"streak", scaler_->streak()}};
-  if (is_finite(best_score_)) state["best_score"] = best_score_;
+  if (is_finite(best_score_)) {
+    state["best_score"] = best_score_;
+    state["metric"] = name_of(metric_);
+  }
   state["since_best"] = since_best_;
   const bool keep = options_.keep_every > 0 && step_ % options_.keep_every == 0;
   models::Checkpoints(directory_).save(step_, tensors, state.dump(), is_best_, keep);
@@ -433,6 +436,8 @@ void Trainer::resume(std::vector<std::string>* notes) {
   best_score_ = state.contains("best_score") && state["best_score"].is_number()
                     ? state["best_score"].get<double>()
                     : std::numeric_limits<double>::quiet_NaN();
+  if (const io::Json metric = state.value("metric", io::Json()); metric.is_string())
+    metric_ = from_name<Metric>(metric.get<std::string>()).value_or(Metric::loss);
   since_best_ = count_in(state, "since_best").value_or(0);
   saved_step_ = step_;
 }

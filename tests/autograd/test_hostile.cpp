@@ -1,7 +1,7 @@
 // autograd under calls that nobody should make: each is an Error that names the operation and says what is wrong.
 #include <limits>
 
-#include "attn/autograd.h"
+#include "attn/autograd_operations.h"
 #include "support/hostile.h"
 
 namespace attn::test {
@@ -376,24 +376,24 @@ TEST(HostileAutograd, RowsAndLoss) {
          scale_heads(tape, value({2, 3, 2}), value({4, 3}));
        },
        {"[scale_heads]", "gates are [4, 3]"}},
-      {"select_rows beyond L",
+      {"select_rows beyond the rows",
        [] {
          Tape tape;
-         select_rows(tape, value({2, 3, 2}), {3, 0});
+         select_rows(tape, value({2, 3, 2}), {6, 0}, {2});
        },
-       {"[select_rows]", "index[0] is 3", "[0, 3)"}},
+       {"[select_rows]", "index[0] is 6", "[0, 6)"}},
       {"select_rows of a negative index",
        [] {
          Tape tape;
-         select_rows(tape, value({2, 3, 2}), {0, -1});
+         select_rows(tape, value({2, 3, 2}), {0, -1}, {2});
        },
        {"[select_rows]", "index[1] is -1"}},
       {"select_rows of an index too few",
        [] {
          Tape tape;
-         select_rows(tape, value({2, 3, 2}), {0});
+         select_rows(tape, value({2, 3, 2}), {0}, {2});
        },
-       {"[select_rows]", "1 indices for 2 sequences"}},
+       {"[embedding]", "1 ids for a result of [2] rows"}},
       {"heads_first of rank 2",
        [] {
          Tape tape;

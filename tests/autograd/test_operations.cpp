@@ -71,6 +71,11 @@ const std::vector<Case>& cases() {
        [](Tape& t, In x) {
          return reshape(t, x[0], {3, 2, 2});
        }},
+      {"select_rows, one of them twice",
+       {{2, 3, 4}},
+       [](Tape& t, In x) {
+         return select_rows(t, x[0], {4, 1, 1}, {1, 3});
+       }},
   };
   return all;
 }

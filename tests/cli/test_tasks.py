@@ -84,6 +84,8 @@ def test_pairs_of_texts(attn, bert):
         "classify", "same", "--pairs", stdin="".join(f"{a}\t{b}\n" for a, b, _ in rows)).stdout.splitlines()]
     assert abs(right - 100 * sum(said == str(c) for said, (_, _, c) in zip(found, rows)) / len(rows)) < 0.01
     assert right > 60, right
+    said = attn.run("train", "--resume", "--out", "same").stderr  # all updates are done, and what was best is known
+    assert "best validation matthews" in said, said
     said = attn.run("classify", "same", "--pairs", stdin="one text\n", status=1).stderr
     assert "line 1: must be two texts with a tab between them" in said, said
 

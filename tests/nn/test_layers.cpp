@@ -100,12 +100,6 @@ TEST(LayerGradients, Pooling) {
         return mean_pool(tape, x, {2, 1, 4}, {1, 4, 6});
       },
       80);
-  expect_gradients(
-      "select_rows", {{"x", x}},
-      [&](Tape& tape) {
-        return select_rows(tape, x, {4, 1});
-      },
-      80);
 }
 
 TEST(LayerGradients, CrossEntropyWithIgnoredTargets) {
