@@ -43,6 +43,7 @@ struct Bench {
   ConfigOptions config;
   int64_t vocabulary = 50257, repeats = 5;
   std::vector<int64_t> prompts = {512}, generations = {128}, depths = {0}, trainings, batches = {1};
+  CacheOption kv_cache;
   CLI::Option *of_prompts = nullptr, *of_generations = nullptr, *of_trainings = nullptr;  ///< which of them are given
   bool scaling = false;
   std::shared_ptr<StatusLine> status = std::make_shared<StatusLine>();
@@ -83,7 +84,7 @@ struct Bench {
     Row row{name + std::to_string(count) + (depth ? " @ d" + std::to_string(depth) : ""),
             attn::models::forward_flops(model.config(), count, depth, at_once > 1) / static_cast<double>(count)};
     const auto memory = attn::autograd::Tape().memory();
-    attn::models::ModelCache cache = model.new_cache();
+    attn::models::ModelCache cache = model.new_cache(1, {}, kv_cache.of());
     const auto feed = [&](int64_t tokens) {
       attn::autograd::Tape tape({}, memory);
       model.forward(tape, batch_of(model.config(), 1, tokens, 1), {.cache = &cache, .last_only = true});
@@ -313,6 +314,7 @@ void add_bench(CLI::App& app) {
   run->of_prompts = list("-p,--prompts", run->prompts, "prompt lengths, such as 128,512; 0 = none", 0);
   run->of_generations = list("-n,--generations", run->generations, "numbers of tokens to generate; 0 = none", 0);
   list("-d,--depths", run->depths, "tokens in the KV cache before each measurement", 0);
+  run->kv_cache.add(*command);
   run->of_trainings = list("--train", run->trainings, "lengths of sequences to train on", 1);
   list("--batch", run->batches, "sequences per batch, for training and encoders", 1);
   command->add_option("-r,--repeats", run->repeats, "timed repeats, after one warm-up")->check(whole(1, 1000));

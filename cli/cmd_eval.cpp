@@ -103,6 +103,7 @@ std::vector<double> cosines_of_pairs(const attn::Array& first, const attn::Array
 struct Evaluate {
   ModelOptions model;
   std::string file;
+  CacheOption kv_cache;
   int64_t batch = 0, stride = 0;
 
   /// What the result is of: all, or the part that was done when a signal came.
@@ -238,6 +239,13 @@ struct Evaluate {
     }
   }
 
+  /// The loss of a text as the model generates it: where the KV cache rounds, attention is to rounded keys and values.
+  double loss_of(const attn::models::Model& of, attn::autograd::Tape& tape, const attn::models::Batch& tokens) const {
+    if (kv_cache.of() == attn::KVStorage::exact) return static_cast<double>(of.loss(tape, tokens).item<float>());
+    attn::models::ModelCache cache = of.new_cache(tokens.sequences, {}, kv_cache.of());
+    return static_cast<double>(of.loss(tape, tokens, {.cache = &cache}).item<float>());
+  }
+
   /// Windows of the context, each `stride` tokens after the one before: only tokens that no window has seen yet count,
   /// so that all but the first have at least context - stride tokens before them.
   void strided(const attn::models::Loaded& loaded) const {
@@ -261,8 +269,7 @@ struct Evaluate {
       window.targets.assign(tokens.begin() + first + 1, tokens.begin() + end + 1);
       std::fill_n(window.targets.begin(), done - first, attn::ops::kIgnoreIndex);
       attn::autograd::Tape tape({}, memory);
-      const attn::autograd::Value loss = loaded.model->loss(tape, window);
-      sum += static_cast<double>(loss.item<float>()) * static_cast<double>(end - done);
+      sum += loss_of(*loaded.model, tape, window) * static_cast<double>(end - done);
       done = end;
       meter.show(done);
     }
@@ -299,8 +306,7 @@ struct Evaluate {
       crops.tokens.assign(tokens.begin() + done, tokens.begin() + done + count);
       crops.targets.assign(tokens.begin() + done + 1, tokens.begin() + done + count + 1);
       attn::autograd::Tape tape({}, memory);
-      const attn::autograd::Value loss = loaded.model->loss(tape, crops);
-      sum += static_cast<double>(loss.item<float>()) * static_cast<double>(count);
+      sum += loss_of(*loaded.model, tape, crops) * static_cast<double>(count);
       done += count;
       meter.show(done);
     }
@@ -339,6 +345,7 @@ void add_eval(CLI::App& app) {
                    "a text; .tsv, .csv or .jsonl with labels, or of pairs; words with labels; - is standard input")
       ->required()
       ->type_name("FILE");
+  run->kv_cache.add(*command);
   command->add_option("--batch", run->batch, "sequences at once; 0 = 32, or as many as have 64 MB of logits")
       ->check(whole(0, 1 << 16));
   command

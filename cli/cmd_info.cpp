@@ -145,9 +145,12 @@ void describe_model(const attn::models::Config& config, const std::string& token
   row("weights", fmt::format("{} in float32, {} in bfloat16", bytes(4 * total), bytes(2 * total)));
   if (config.causal) {
     const double each = static_cast<double>(attn::models::cache_bytes_per_token(config, attn::DType::float32));
+    const double rounded =
+        static_cast<double>(attn::models::cache_bytes_per_token(config, attn::DType::float32, attn::KVStorage::int8));
     if (each > 0)
-      row("cache", fmt::format("{} a token, {} for {} tokens in float32, half of it in bfloat16", bytes(each),
-                               bytes(each * context), config.context));
+      row("cache",
+          fmt::format("{} a token, {} for {} tokens in float32, half of it in bfloat16, {} with --kv-cache int8",
+                      bytes(each), bytes(each * context), config.context, bytes(rounded * context)));
     if (const int64_t states = attn::models::state_bytes(config, Precision::float32))
       row("states", fmt::format("{} a text of any length", bytes(static_cast<double>(states))));
   }

@@ -61,6 +61,7 @@ class Service {
   struct Options {
     std::string name, key;
     EngineLimits limits;
+    CacheOption kv_cache;
     int64_t max_new_tokens = 0;
     size_t max_body = 0;
   };
@@ -79,6 +80,7 @@ class Service {
     } else no_chat_ = "the model has no chat_template: it was not trained to converse";
     const attn::models::Model& model = generator_->model();
     int64_t& most = options_.limits.batcher.max_cache_tokens;
+    options_.limits.batcher.cache_storage = options_.kv_cache.of();
     if (most == 0) most = cache_tokens(model.config(), model.parameters().dtype());
     engine_.emplace(*generator_, options_.limits);
   }
@@ -92,7 +94,7 @@ class Service {
  private:
   /// As many as the texts that are computed at once can have, but at most half of the free memory.
   int64_t cache_tokens(const attn::models::Config& config, attn::DType type) const {
-    const auto token = static_cast<double>(attn::models::cache_bytes_per_token(config, type));
+    const auto token = static_cast<double>(attn::models::cache_bytes_per_token(config, type, options_.kv_cache.of()));
     const double fitting = attn::models::available_memory() / 2 / std::max(token, 1.0);
     const double needed =
         static_cast<double>(options_.limits.batcher.max_requests) * static_cast<double>(config.context);
@@ -413,6 +415,7 @@ void add_serve(CLI::App& app) {
                    "tokens whose keys and values are in memory; 0 = --max-requests times the context, but at most half "
                    "of the free memory")
       ->check(whole(0, int64_t{1} << 40));
+  run->options.kv_cache.add(*command);
   run->options.max_new_tokens = 1024;
   command->add_option("--max-new-tokens", run->options.max_new_tokens, "of one text, at most")
       ->check(whole(1, 1 << 24));

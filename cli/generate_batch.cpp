@@ -86,7 +86,9 @@ void generate_batch(const attn::generate::TextGenerator& generator, const std::s
   Lines lines(file);
   for (std::string line; lines.next(line);)
     if (!line.empty()) rows.push_back(read_row_of(line, lines.where(), generator, options));
-  attn::generate::TextBatcher batcher(generator, limits);
+  attn::generate::BatcherOptions batching = limits;
+  batching.cache_storage = options.cache_storage;
+  attn::generate::TextBatcher batcher(generator, batching);
   std::map<int64_t, size_t> row_of;
   for (size_t n = 0; n < rows.size(); ++n) {
     try {

@@ -112,6 +112,7 @@ void GenerationOptions::add_context(CLI::App& command) {
       ->check(whole(0, int64_t{1} << 40))
       ->excludes(no)
       ->excludes(context);
+  kv_cache.add(command);
   CLI::Option* speculate =
       command
           .add_option("--speculate", draft_tokens,
@@ -134,6 +135,7 @@ attn::generate::TextOptions GenerationOptions::text_options() const {
   if (do_sample) options.do_sample = do_sample != "false";
   if (early_stopping) options.early_stopping = attn::from_name<attn::generate::EarlyStopping>(*early_stopping);
   options.cache = !no_cache;
+  options.cache_storage = kv_cache.of();
   if (!streaming.empty()) options.streaming = {.sink_tokens = streaming[0], .window = streaming[1]};
   if (!streaming.empty() && streaming[1] == 0)
     throw UsageError("--streaming keeps a window of 0 tokens, must be at least 1");

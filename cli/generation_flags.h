@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attn/generate_text.h"
+#include "model_flags.h"
 
 namespace CLI {
 class App;
@@ -20,6 +21,7 @@ struct GenerationOptions {
   std::optional<std::string> do_sample, early_stopping;
   bool no_cache = false;
   std::vector<int64_t> streaming;  // sink tokens, window
+  CacheOption kv_cache;
   int64_t draft_tokens = 0;
   std::string draft;
   void add(CLI::App& command);

@@ -1,5 +1,6 @@
 #include "model_flags.h"
 
+#include "attn/core_names.h"
 #include "commands.h"
 #include "config_flags.h"
 #include "options.h"
@@ -73,6 +74,15 @@ std::string ContextOption::too_long(int64_t count, const attn::models::Config& c
                      attn::models::learns_positions(config) ? "all are possible only without learned positions"
                                                             : fmt::format("--context {} all", count));
 }
+
+void CacheOption::add(CLI::App& command) {
+  command
+      .add_option("--kv-cache", storage,
+                  "how the KV cache stores keys and values: int8 takes about a quarter of the memory and rounds them")
+      ->check(one_of(attn::names_of<attn::KVStorage>()));
+}
+
+attn::KVStorage CacheOption::of() const { return *attn::from_name<attn::KVStorage>(storage); }
 
 std::vector<std::string> token_labels(const attn::text::Tokenizer& tokenizer, const std::vector<int64_t>& ids) {
   std::vector<std::string> labels;  // what is beyond the tokenizer begins an answer

@@ -39,6 +39,13 @@ struct ContextOption {
   std::string too_long(int64_t count, const attn::models::Config& config) const;
 };
 
+/// --kv-cache: how keys and values are stored.
+struct CacheOption {
+  std::string storage = "exact";
+  void add(CLI::App& command);
+  attn::KVStorage of() const;
+};
+
 /// The label of each token in pictures.
 std::vector<std::string> token_labels(const attn::text::Tokenizer& tokenizer, const std::vector<int64_t>& ids);
 

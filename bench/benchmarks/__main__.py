@@ -26,6 +26,7 @@ PARTS = {
     "positions": ("positions", "losses of one small model with each kind of positions"),
     "pretrained": ("pretrained", "MiniLM, stories260K, GPT-2 and LLaMA shapes beside other programs"),
     "shrink": ("shrink", "MiniLM and SmolLM2 in 8 and 4 bits beside ONNX Runtime and llama.cpp"),
+    "cache": ("cache", "SmolLM2 with a KV cache in 8 bits, beside an exact one and llama.cpp's"),
     "serve": ("serve", "attn serve with up to 64 clients, beside the server of llama.cpp"),
     "tokenizers": ("tokenizing", "text to ids beside the package tokenizers"),
     "neighbours": ("neighbours", "speed beside other programs on the same cores"),

@@ -98,7 +98,8 @@ def write_gguf(model, path: pathlib.Path, precision: str) -> None:
 class LlamaCpp:
     """A GGUF file after llama.cpp's C interface."""
 
-    def __init__(self, path: pathlib.Path, threads: int) -> None:
+    def __init__(self, path: pathlib.Path, threads: int, context: int = 1024, cache: str | None = None) -> None:
+        """`cache`: the type of keys and values, as Q8_0, with flash attention; None: as llama.cpp chooses."""
         import llama_cpp
 
         self.c = llama_cpp.llama_cpp
@@ -109,7 +110,10 @@ class LlamaCpp:
         if not self.model:
             raise RuntimeError(f"llama.cpp does not read {path}")
         params = self.c.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch = 1024, BATCH, BATCH
+        params.n_ctx, params.n_batch, params.n_ubatch = context, BATCH, BATCH
+        if cache:
+            params.type_k = params.type_v = getattr(self.c, f"GGML_TYPE_{cache}")
+            params.flash_attn_type = self.c.LLAMA_FLASH_ATTN_TYPE_ENABLED
         params.n_threads = params.n_threads_batch = threads
         self.context = self.c.llama_init_from_model(self.model, params)
         self.vocabulary = self.c.llama_vocab_n_tokens(self.c.llama_model_get_vocab(self.model))
@@ -126,8 +130,14 @@ class LlamaCpp:
         logits = self.c.llama_get_logits_ith(self.context, -1)
         return np.ctypeslib.as_array(logits, (self.vocabulary,)).copy()
 
-    def forget(self) -> None:
-        self.c.llama_memory_clear(self.c.llama_get_memory(self.context), True)
+    def feed_all(self, ids: list[int]) -> None:
+        """As many as fit at once."""
+        for begin in range(0, len(ids), BATCH):
+            self.feed(ids[begin:begin + BATCH])
+
+    def forget(self, after: int = 0) -> None:
+        """All tokens, but the first `after`."""
+        self.c.llama_memory_seq_rm(self.c.llama_get_memory(self.context), 0, after, -1)
 
     def rates(self, prompt: int, new: int) -> tuple[float, float]:
         """Tokens a second of a prompt, and of tokens one after the other."""

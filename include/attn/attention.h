@@ -21,6 +21,7 @@
 // tiling and recomputation: Dao et al. 2022 (arXiv:2205.14135); options as in ONNX Attention, opset 25.
 #pragma once
 
+#include <array>
 #include <span>
 #include <string>
 #include <string_view>
@@ -104,6 +105,13 @@ struct Streaming {
   int64_t position(int64_t token) const { return window > 0 && token >= kept() ? kept() - 1 : token; }
 };
 
+/// How a KVCache stores keys and values.
+enum class KVStorage : uint8_t {
+  exact,  ///< as they are given
+  int8    ///< each key and each value of a head as 8-bit integers with one float32 scale, max |x| / 127
+};
+constexpr auto enum_names(KVStorage) { return std::to_array<std::string_view>({"exact", "int8"}); }
+
 /// The shape of a KVCache.
 struct KVCacheConfig {
   int64_t kv_heads = 0;   ///< Hk
@@ -113,6 +121,10 @@ struct KVCacheConfig {
   int64_t page_size = 64;  ///< tokens per KV page
   int64_t max_pages = 0;   ///< limit on the KV pages in use; 0 = none
   Streaming streaming = {};
+  /// int8: attention is exact over the rounded keys and values, each off by at most max |x| / 254. A key or value with
+  /// a number that is not finite becomes NaN as a whole.
+  KVStorage storage = KVStorage::exact;
+  int64_t page_bytes() const;  ///< memory of one KV page
 };
 
 /// Keys and values of many growing sequences, in KV pages of fixed size. Appending moves nothing that is stored.
@@ -130,7 +142,8 @@ class KVCache {
   /// Makes a sequence that has the first `length` tokens of `sequence`, and returns its id. Full KV pages are shared, a
   /// partial one is copied. Of a streaming sequence with evicted tokens, `length` is 0 or its length; so in truncate().
   int64_t fork(int64_t sequence, int64_t length);
-  /// Copies n tokens to the end: k [1, Hk, n, D], v [1, Hk, n, Dv], of the cache's type. On an error nothing changes.
+  /// Copies n tokens to the end, or rounds them: k [1, Hk, n, D], v [1, Hk, n, Dv], of the cache's type. On an error
+  /// nothing changes.
   /// A streaming cache evicts the earlier tokens that no query of the new ones attends to, and frees their pages.
   void append(int64_t sequence, ConstView<4> k, ConstView<4> v);
   /// Removes the tokens from `length` on.

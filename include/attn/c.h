@@ -153,6 +153,11 @@ attn_status attn_dropout_keeps(uint64_t seed, double probability, int64_t b, int
 
 typedef struct attn_kv_cache attn_kv_cache;
 
+enum attn_kv_storage {
+  ATTN_KV_EXACT = 0, /* keys and values as they are given */
+  ATTN_KV_INT8 = 1   /* each key and value as 8-bit integers with one float32 scale, max |x| / 127 */
+};
+
 typedef struct attn_kv_cache_config {
   size_t struct_size;
   int64_t kv_heads;  /* Hk */
@@ -161,7 +166,7 @@ typedef struct attn_kv_cache_config {
   int64_t page_size; /* tokens per KV page; 0 = 64 */
   int64_t max_pages; /* limit on the KV pages in use; 0 = none */
   int32_t dtype;
-  int32_t reserved;    /* zero */
+  int32_t storage;     /* of enum attn_kv_storage */
   int64_t sink_tokens; /* with a window: the first tokens of a sequence, which a streaming cache keeps */
   int64_t window;      /* the last tokens that it keeps; 0 = the cache keeps all tokens */
 } attn_kv_cache_config;

@@ -97,11 +97,14 @@ struct GenerateOptions {
   /// With a window: the cache is a streaming one, models::Model::new_cache(). The text then has no limit, and no part
   /// of it is computed again. Requires the cache, and no `context` or recorder of self-attention.
   Streaming streaming = {};
+  /// int8: keys and values take a quarter of the memory in float32, half in 16 bits, and tokens may differ from those
+  /// of an exact cache. Requires the cache, and no recorder of self-attention.
+  KVStorage cache_storage = KVStorage::exact;
   /// Read and replaced, where the whole text fits into the context. Requires `cache`, and no encoder, beams, streaming
   /// or recorder.
   TextCache* text_cache = nullptr;
   Speculation speculation = {};  ///< requires `cache`, and no beams, streaming or recorder
-  bool batch_invariant = false;  ///< logits with and without the cache have the same bits
+  bool batch_invariant = false;  ///< logits with and without an exact cache have the same bits
   Recorder* recorder = nullptr;  ///< records the attention of prompt and output
   /// Return false to stop; after a beam search called for the best text.
   std::function<bool(int64_t token)> on_token = {};

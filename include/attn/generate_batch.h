@@ -38,6 +38,7 @@ struct BatcherOptions {
   /// Limit on the tokens whose keys and values are in memory, those of finished texts included, rounded up to KV pages;
   /// 0 = max_requests times the context. A request waits until its prompt and max_new_tokens fit.
   int64_t max_cache_tokens = 0;
+  KVStorage cache_storage = KVStorage::exact;  ///< as GenerateOptions::cache_storage, of all texts
 };
 
 enum class FinishReason {
@@ -76,7 +77,8 @@ class Batcher {
 
   /// Queues a request and returns its number. Requests are taken in this order. on_token is called in step(). Throws
   /// Error as generate() does, for a prompt that fills the context or the cache, and for options that need more than
-  /// one text or call: beams, streaming, recorder, text_cache, speculation, `cache` = false.
+  /// one text or call: beams, streaming, recorder, text_cache, speculation, `cache` = false. Its cache_storage is
+  /// exact, which means nothing here, or the Batcher's.
   int64_t add(std::vector<int64_t> prompt, GenerateOptions options);
   /// Ends a request; the next step() returns it. False if it has ended.
   bool cancel(int64_t request);

@@ -42,6 +42,7 @@ struct TextOptions {
   int64_t context = 0;                         ///< as GenerateOptions::context
   bool cache = true;                           ///< as GenerateOptions::cache
   Streaming streaming = {};                    ///< as GenerateOptions::streaming
+  KVStorage cache_storage = KVStorage::exact;  ///< as GenerateOptions::cache_storage
   bool return_full_text = false;               ///< the text begins with the prompt, unless the model has an encoder
   Recorder* recorder = nullptr;                ///< as GenerateOptions::recorder
   TextCache* text_cache = nullptr;             ///< as GenerateOptions::text_cache

@@ -117,8 +117,9 @@ class Model {
   /// An empty cache for `sequences` >= 1 texts of a causal model. Only learned positions limit its length. A streaming
   /// cache has no limit: sink tokens and window are at most the context of learned positions, and a token has the
   /// learned or sinusoidal position of its cache position when it is the newest. Recorders and traces of self-attention
-  /// do not support it. docs/models.md has the exact meaning. Throws Error.
-  ModelCache new_cache(int64_t sequences = 1, const Streaming& streaming = {}) const;
+  /// do not support it, nor a cache in 8 bits. docs/models.md has the exact meaning. Throws Error.
+  ModelCache new_cache(int64_t sequences = 1, const Streaming& streaming = {},
+                       KVStorage storage = KVStorage::exact) const;
 
   /// Copies the parameters from a file. Throws Error that lists every tensor that is missing or has another shape.
   void load(const io::Safetensors& file, const std::string& prefix = "");

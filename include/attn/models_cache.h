@@ -42,6 +42,7 @@ class ModelCache {
   /// KVCacheConfig::page_size tokens, and forks share pages.
   int64_t pages_in_use() const { return attention_.empty() ? 0 : attention_.front().pages_in_use(); }
   Streaming streaming() const { return attention_.empty() ? Streaming() : attention_.front().config().streaming; }
+  KVStorage storage() const { return attention_.empty() ? KVStorage::exact : attention_.front().config().storage; }
   /// Removes the tokens of every sequence from `length` on. Throws Error where a layer has a state, and for a streaming
   /// cache that has evicted tokens, unless length is 0 or length(): neither can go back.
   void truncate(int64_t length);

@@ -232,8 +232,8 @@ ParameterCounts count_parameters(const Config& config);
 /// last_only as in ForwardOptions. An encoder reads `tokens` tokens too. A training step takes three times as many.
 double forward_flops(const Config& config, int64_t tokens, int64_t cached = 0, bool last_only = false);
 /// Bytes of keys and values per token, of the layers with attention and of those with MoBA and NSA, whose states grow;
-/// compressed ones are rounded up.
-int64_t cache_bytes_per_token(const Config& config, DType dtype);
+/// compressed ones are rounded up. `storage` is of the layers with attention.
+int64_t cache_bytes_per_token(const Config& config, DType dtype, KVStorage storage = KVStorage::exact);
 /// Bytes of the states of one sequence that do not grow with the text, of the layers with other mixers; with NSA the
 /// most that its window and its open block take.
 int64_t state_bytes(const Config& config, nn::Precision precision);

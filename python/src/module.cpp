@@ -215,6 +215,11 @@ void dropout_keeps(uint64_t seed, double probability, nb::handle keep, int64_t f
   });
 }
 
+attn::KVStorage storage_named(const std::string& operation, const std::string& name) {
+  if (const auto storage = attn::from_name<attn::KVStorage>(name)) return *storage;
+  throw attn::Error(operation, {"storage is '" + name + "', must be exact or int8"});
+}
+
 /// The cache, which allows many readers or one writer. A writer keeps the mutex, a reader is counted: it works without
 /// the GIL, and a writer that finds one throws. Not every Python has a GIL.
 class Cache {
@@ -273,6 +278,7 @@ class Cache {
     const std::lock_guard locked(mutex_);
     return cache_.pages_in_use();
   }
+  int64_t page_bytes() const { return cache_.config().page_bytes(); }
 
  private:
   /// Counts a reader as long as it lives.
@@ -355,14 +361,15 @@ NB_MODULE(_core, m) {
   nb::class_<Cache>(m, "Cache")
       .def("__init__",
            [](Cache* self, int64_t kv_heads, int64_t head_dim, int64_t value_dim, const std::string& dtype,
-              int64_t page_size, int64_t max_pages, int64_t sink_tokens, int64_t window) {
+              int64_t page_size, int64_t max_pages, int64_t sink_tokens, int64_t window, const std::string& storage) {
              new (self) Cache({kv_heads,
                                head_dim,
                                value_dim,
                                dtype_named("KVCache", dtype),
                                page_size,
                                max_pages,
-                               {sink_tokens, window}});
+                               {sink_tokens, window},
+                               storage_named("KVCache", storage)});
            })
       .def("add", &Cache::add)
       .def("fork", &Cache::fork)
@@ -374,5 +381,6 @@ NB_MODULE(_core, m) {
       .def("statistics", &Cache::statistics, nb::arg("sequences"), nb::arg("cu_seqlens_q"), nb::arg("q").none(),
            nb::arg("lse").none(), nb::arg("asked"), nb::arg("options"))
       .def("length", &Cache::length)
-      .def("pages_in_use", &Cache::pages_in_use);
+      .def("pages_in_use", &Cache::pages_in_use)
+      .def("page_bytes", &Cache::page_bytes);
 }

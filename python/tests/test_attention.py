@@ -330,6 +330,36 @@ def test_cache_decodes_the_bits_of_the_whole():
     assert cache.length(sequence) == 6 and cache.pages_in_use == 3
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("queries", [1, 4, 70])
+def test_cache_in_8_bits_attends_to_rounded_rows(dtype, queries):
+    """Attention, and its statistics, are those over rows rounded to multiples of max |x| / 127."""
+    width, length = 32, 150
+    q, k, v = (draw(1, heads, n, width, seed=s).astype(dtype) for s, (heads, n) in
+               enumerate([(H, queries), (HK, length), (HK, length)]))
+    cache = attention_cpp.KVCache(HK, width, dtype=dtype, storage="int8")
+    sequence = cache.add()
+    cache.append(sequence, k, v)
+    assert cache.nbytes == 3 * 64 * HK * 2 * (width + 4)
+
+    def rounded(x):
+        numbers = x.astype(np.float32)
+        scale = np.abs(numbers).max(-1, keepdims=True) / np.float32(127)
+        return (scale * np.rint(numbers / scale)).astype(dtype)
+
+    out, lse = cache.attend(q, [sequence], return_lse=True)
+    given = {"causal": True, "alignment": "bottom_right"}
+    expected = reference.attention(q, rounded(k), rounded(v), **given)
+    tolerance = {"float32": 4e-6, "float64": 1e-12}[dtype]
+    np.testing.assert_allclose(out, expected, rtol=0, atol=tolerance)
+    assert np.abs(out - reference.attention(q, k, v, **given)).max() > 10 * tolerance
+    entropy = cache.statistics(q, lse, [sequence], wanted=["entropy"])["entropy"]
+    exact = attention_cpp.attention_statistics(q, rounded(k), lse, ["entropy"], **given)["entropy"]
+    np.testing.assert_allclose(entropy, exact, rtol=0, atol=20 * tolerance)
+    with pytest.raises(attention_cpp.Error, match="storage is 'int4', must be exact or int8"):
+        attention_cpp.KVCache(HK, width, storage="int4")
+
+
 def test_cache_computes_a_ragged_batch():
     cache = attention_cpp.KVCache(HK, D, dtype="float64")
     rows, starts, expected = [], [0], []

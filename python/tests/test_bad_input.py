@@ -119,7 +119,7 @@ CALLS = {
     "KVCache": (dict(kv_heads=1, head_dim=4), {
         "kv_heads": [*WHOLE, 0, -1], "head_dim": [*WHOLE, 0, 2000], "value_dim": ["text", [1], 1.5, -1],
         "dtype": [3, "int32", None], "page_size": [*WHOLE, 0], "max_pages": [*WHOLE, -1],
-        "sink_tokens": [*WHOLE, -1, 4], "window": [*WHOLE, -1]}),
+        "sink_tokens": [*WHOLE, -1, 4], "window": [*WHOLE, -1], "storage": [3, None, "int4"]}),
     "KVCache.add": (dict(), {}),
     "KVCache.fork": (dict(sequence=0, length=2), {"sequence": [*WHOLE, 9], "length": [*WHOLE, 9, -1]}),
     "KVCache.append": (dict(sequence=0, k=K, v=K), {"sequence": [*WHOLE, 9], "k": ARRAYS, "v": ARRAYS}),

@@ -19,7 +19,8 @@ constexpr int64_t kManyRows = 256;
 constexpr double kMostDropoutOfFloat16 = 1 - 1 / 128.0;
 
 /// The kernels of a row alone; null where those of few rows are as quick.
-const TileKernels* single_kernels(const kernels::Isa& isa, DType dtype) {
+const TileKernels* single_kernels(const kernels::Isa& isa, DType dtype, bool is_int8) {
+  if (is_int8) return isa.f32_single_int8;
   if (dtype == DType::float32) return isa.f32_single;
   if (dtype == DType::float16) return isa.f32_single_f16;
   return isa.f32_single_bf16;
@@ -50,7 +51,7 @@ const TileKernels& gradient_kernels(DType dtype, int64_t rows, const AttentionOp
   return rows < own.least_gradient_rows && !options.batch_invariant ? *active_kernels().f32 : own;
 }
 
-const TileKernels& forward_kernels(DType dtype, int64_t rows, const AttentionOptions& options) {
+const TileKernels& forward_kernels(DType dtype, int64_t rows, const AttentionOptions& options, bool is_int8) {
   const kernels::Isa& isa = active_kernels();
   if (!is_few(dtype, rows, options)) {
     const bool weights_fit = options.dropout <= kMostDropoutOfFloat16;
@@ -58,7 +59,8 @@ const TileKernels& forward_kernels(DType dtype, int64_t rows, const AttentionOpt
     return row_kernels(dtype, rows, options);
   }
   if (rows == 1 && !options.batch_invariant && plain_scores(options))
-    if (const TileKernels* single = single_kernels(isa, dtype)) return *single;
+    if (const TileKernels* single = single_kernels(isa, dtype, is_int8)) return *single;
+  if (is_int8 && !options.batch_invariant) return *isa.f32_few_int8;
   const TileKernels& few = few_kernels(isa, dtype, rows, options);
   return few.any_order && !options.batch_invariant ? *few.any_order : few;
 }

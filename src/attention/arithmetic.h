@@ -16,8 +16,8 @@ using kernels::TileKernels;
 const TileKernels& row_kernels(DType dtype, int64_t rows, const AttentionOptions& options);
 /// The same for the backward, which few rows take elsewhere.
 const TileKernels& gradient_kernels(DType dtype, int64_t rows, const AttentionOptions& options);
-/// The same for the forward, which has a variant for decode.
-const TileKernels& forward_kernels(DType dtype, int64_t rows, const AttentionOptions& options);
+/// The same for the forward, which has variants for decode, one of them for keys and values of 8 bits.
+const TileKernels& forward_kernels(DType dtype, int64_t rows, const AttentionOptions& options, bool is_int8 = false);
 /// True if a score is its product, and a pair counts or does not.
 bool masks_alone(const AttentionOptions& options);
 /// True if a score is its product, and every key of a row's interval counts.

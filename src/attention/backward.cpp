@@ -55,7 +55,7 @@ class SlabWorker {
       rows.dq = arena.take(tk_.accumulator_bytes(std::max<int64_t>(p_.D, 1), tk_.panel));
     }
     if (!tk_.one_row_format)
-      key_values_.layout(arena, tk_.value_rows, tk_, tk_.gradient_keys, p_.D, kept(keys, tk_.value_rows, p_.D));
+      key_values_.layout(arena, p_, tk_.value_rows, tk_, tk_.gradient_keys, p_.D, kept(keys, tk_.value_rows, p_.D));
     allowed_ = arena.take<uint64_t>(tk_.gradient_keys * int64_t{sizeof(uint64_t)});
     return arena.used();
   }

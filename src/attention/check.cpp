@@ -334,7 +334,8 @@ void list_sequences(Problem& p, const AttentionOptions& o) {
 int64_t count_key_bytes(const Problem& p) {
   int64_t keys = 0;
   for (const Sequence& s : p.sequences) keys = saturating_add(keys, s.key_count);
-  return saturating_mul(saturating_mul(keys, p.Hk), (p.D + p.Dv) * size_of(p.k.dtype));
+  return saturating_mul(saturating_mul(keys, p.Hk),
+                        row_bytes(p.storage, p.k.dtype, p.D) + row_bytes(p.storage, p.k.dtype, p.Dv));
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ class GroupWorker {
     inverse_ = arena.take(tk_.panel * tk_.acc_bytes);
     scores_.layout(arena, tk_.block_keys, false);
     softmax_.layout(arena, tk_.block_keys);
-    values_.layout(arena, tk_.value_rows, tk_, tk_.block_keys, p_.Dv);
+    values_.layout(arena, p_, tk_.value_rows, tk_, tk_.block_keys, p_.Dv);
     allowed_ = arena.take<uint64_t>(tk_.block_keys * int64_t{sizeof(uint64_t)});
     row_stride_ = state_stride(tk_, p_.Dv);
     for (RowStates* states : {&total_, &chunk_})

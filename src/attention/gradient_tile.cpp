@@ -6,7 +6,7 @@ namespace attn::detail {
 
 void TileGradient::layout(Arena& arena, int64_t kept_keys, int64_t kept_values) {
   const int64_t keys = tk_.gradient_keys, acc_tile = keys * tk_.panel * tk_.acc_bytes;
-  values_.layout(arena, tk_.key_rows, tk_, keys, p_.Dv, kept_values);
+  values_.layout(arena, p_, tk_.key_rows, tk_, keys, p_.Dv, kept_values);
   if (!tk_.one_format) {
     weights_ = arena.take(acc_tile);
     ds_values_ = arena.take(tk_.weights_bytes(keys, tk_.panel));

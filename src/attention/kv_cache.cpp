@@ -1,7 +1,8 @@
 // The paged cache: sequences are lists of KV pages; pages are shared by forks until one of them writes.
 //
-// A page is one allocation: keys [Hk][page_size][D], then values [Hk][page_size][Dv]. Sharing is by reference count:
-// a full page is never written again, and a partly filled page of a fork is copied, so readers never see a change.
+// A page is one allocation: keys [Hk][page_size], then values [Hk][page_size], each a row of D or Dv numbers as they
+// were given or, in 8 bits, of whole numbers and their scale. Sharing is by reference count: a full page is never
+// written again, and a partly filled page of a fork is copied, so readers never see a change.
 //
 // A streaming cache frees pages whose tokens have all been evicted. Its queries attend to two key sets, the last tokens
 // and the sink tokens, whose states are merged.
@@ -11,8 +12,10 @@
 #include <memory>
 
 #include "attention/forward.h"
+#include "attention/int8_rows.h"
 #include "attention/statistics.h"
 #include "attention/streaming.h"
+#include "attn/core_names.h"
 #include "core/numbers.h"
 
 namespace attn {
@@ -30,8 +33,8 @@ struct KVCache::State {
   int64_t pages_in_use = 0;
   std::map<int64_t, Stored> sequences;  // last: its pages count themselves out
 
-  int64_t key_bytes() const { return config.kv_heads * config.page_size * config.head_dim * size_of(config.dtype); }
-  int64_t value_bytes() const { return config.kv_heads * config.page_size * config.value_dim * size_of(config.dtype); }
+  int64_t row_bytes(int64_t n) const { return detail::row_bytes(config.storage, config.dtype, n); }
+  int64_t key_bytes() const { return config.kv_heads * config.page_size * row_bytes(config.head_dim); }
   int64_t pages_for(int64_t length) const { return div_up(length, config.page_size); }
   int64_t sink_pages() const { return pages_for(config.streaming.sink_tokens); }
 
@@ -76,8 +79,18 @@ struct KVCache::State {
     return found->second;
   }
 
+  /// Writes n numbers, `stride` elements apart, to a row of a page.
+  void store_row(const char* numbers, int64_t stride, int64_t n, char* row) const {
+    const int64_t element = size_of(config.dtype);
+    if (config.storage == KVStorage::int8) detail::store_int8_row(config.dtype, numbers, stride, n, row);
+    else if (stride == 1) std::memcpy(row, numbers, static_cast<size_t>(n * element));
+    else
+      for (int64_t d = 0; d < n; ++d)
+        std::memcpy(row + d * element, numbers + d * stride * element, static_cast<size_t>(element));
+  }
+
   std::shared_ptr<Buffer> new_page() {
-    auto* raw = new Buffer(key_bytes() + value_bytes());
+    auto* raw = new Buffer(config.page_bytes());
     ++pages_in_use;
     return std::shared_ptr<Buffer>(raw, [this](Buffer* page) {
       delete page;
@@ -96,6 +109,12 @@ bool check_streaming(Checker& checker, const Streaming& streaming) {
     return "window is " + std::to_string(streaming.window) + ", must be in [" + std::to_string(least) + ", 2^40]" +
            (least ? " with sink_tokens = " + std::to_string(sinks) : "");
   }) && sinks_fit;
+}
+
+int64_t KVCacheConfig::page_bytes() const {
+  const int64_t key = detail::row_bytes(storage, dtype, head_dim);
+  const int64_t value = detail::row_bytes(storage, dtype, value_dim > 0 ? value_dim : head_dim);
+  return kv_heads * page_size * (key + value);
 }
 
 KVCache::KVCache(const KVCacheConfig& config) : state_(std::make_unique<State>()) {
@@ -117,6 +136,7 @@ KVCache::KVCache(const KVCacheConfig& config) : state_(std::make_unique<State>()
   checker.require(c.max_pages >= 0,
                   [&] { return "max_pages is " + std::to_string(c.max_pages) + ", must not be negative"; });
   check_streaming(checker, c.streaming);
+  checker.require(!name_of(c.storage).empty(), "storage has no such value");
   checker.done();
 }
 
@@ -198,18 +218,13 @@ void KVCache::append(int64_t sequence, ConstView<4> k, ConstView<4> v) {
   }
   for (int64_t i = 0; i < fresh; ++i) pages.push_back(state.new_page());
   State::Stored longer = {std::move(pages), stored.length + n, stored.evicted_pages + evicted, stored.length};
-  const int64_t element = size_of(c.dtype);
   const auto copy = [&](const ConstView<4>& view, int64_t depth, int64_t offset) {
     for (int64_t h = 0; h < c.kv_heads; ++h) {
       for (int64_t t = 0; t < n; ++t) {
         const int64_t token = stored.length + t;
-        char* row = static_cast<char*>(longer.pages[state.page_of(longer, token)]->data()) + offset +
-                    (h * c.page_size + token % c.page_size) * depth * element;
-        if (view.stride[3] == 1) {
-          std::memcpy(row, detail::at(view, 0, h, t, 0), static_cast<size_t>(depth * element));
-          continue;
-        }
-        for (int64_t d = 0; d < depth; ++d) std::memcpy(row + d * element, detail::at(view, 0, h, t, d), element);
+        char* page = static_cast<char*>(longer.pages[state.page_of(longer, token)]->data());
+        char* row = page + offset + (h * c.page_size + token % c.page_size) * state.row_bytes(depth);
+        state.store_row(detail::at(view, 0, h, t), depth == 1 ? 1 : view.stride[3], depth, row);
       }
     }
   };
@@ -262,6 +277,7 @@ KVCache::State::Call::Call(Checker& checker, const State& state, std::span<const
   p.D = c.head_dim;
   p.Dv = c.value_dim;
   p.options = &options_;
+  p.storage = c.storage;
   check(checker, state, ids, cu_seqlens_q);
   if (!checker.ok()) return;
   int64_t longest = 0;
@@ -345,7 +361,7 @@ void KVCache::State::Call::split(const State& state, std::span<const int64_t> id
   p.sequences = recent_;
   int64_t keys = 0;
   for (const detail::Sequence& s : recent_) keys += s.key_count;
-  p.key_bytes = keys * p.Hk * (p.D + p.Dv) * size_of(p.k.dtype);
+  p.key_bytes = keys * p.Hk * (state.row_bytes(p.D) + state.row_bytes(p.Dv));
 }
 
 /// Queries from before the first eviction attend to all tokens up to their own. Every later one is on its own, at the

@@ -6,24 +6,30 @@
 
 namespace attn::detail {
 
+KeyRows::KeyRows(void* rows, int64_t first, DType dtype, int64_t n)
+    : row_stride_(n), row_bytes_(n * size_of(dtype)), n_(n), type_(static_cast<int>(dtype)) {
+  base_ = static_cast<char*>(rows) - first * row_bytes_;
+}
+
 KeyRows::KeyRows(const Problem& p, const ConstView<4>& view, int64_t n, const Sequence& s, const void* const* pages,
                  int64_t kv_head)
     : pages_(pages),
       page_size_(s.pages.page_size),
       first_(s.pages.first),
       n_(n),
-      dtype_(view.dtype),
+      type_(p.storage == KVStorage::int8 ? int{kernels::kInt8} : static_cast<int>(view.dtype)),
       far_(p.key_bytes >= 2 * far_array_bytes()) {
-  const int64_t element = size_of(view.dtype);
+  const int64_t element = is_int8() ? 1 : size_of(view.dtype);
   if (pages) {
-    row_stride_ = n;
-    page_offset_ = kv_head * page_size_ * n * element;
+    row_bytes_ = row_bytes(p.storage, view.dtype, n);
+    row_stride_ = row_bytes_ / element;
+    page_offset_ = kv_head * page_size_ * row_bytes_;
   } else {
     base_ = at(view, s.batch, kv_head, s.key_begin);
     row_stride_ = view.size[2] == 1 ? 0 : view.stride[2];
     stride_ = n == 1 ? 1 : view.stride[3];
+    row_bytes_ = row_stride_ * element;
   }
-  row_bytes_ = row_stride_ * element;
 }
 
 const void* KeyRows::row(int64_t j) const {
@@ -34,18 +40,18 @@ const void* KeyRows::row(int64_t j) const {
 
 kernels::RowsArgs KeyRows::list(int64_t begin, int64_t end, void** rows) const {
   for (int64_t j = begin; j < end; ++j) rows[j - begin] = const_cast<void*>(row(j));
-  kernels::RowsArgs args = rows_args(rows, end - begin, stride_, dtype_, n_);
+  kernels::RowsArgs args = rows_args(rows, end - begin, stride_, type_, n_);
   args.far = far_;
   return args;
 }
 
 bool KeyRows::in_place(const kernels::Operand& operand) const {
   const bool whole_runs = !pages_ || (page_size_ % operand.row_step == 0 && first_ % operand.row_step == 0);
-  return whole_runs && operand.in_place(static_cast<int>(dtype_), n_, stride_, row_stride_);
+  return whole_runs && operand.in_place(type_, n_, stride_, row_stride_);
 }
 
-void BlockOperand::layout(Arena& arena, const kernels::Operand& operand, const TileKernels& tk, int64_t keys, int64_t n,
-                          int64_t kept) {
+void BlockOperand::layout(Arena& arena, const Problem& p, const kernels::Operand& operand, const TileKernels& tk,
+                          int64_t keys, int64_t n, int64_t kept) {
   operand_ = &operand;
   tk_ = &tk;
   n_ = n;
@@ -54,6 +60,9 @@ void BlockOperand::layout(Arena& arena, const kernels::Operand& operand, const T
   const int64_t rows = std::max(keys, kept);
   base_ = arena.take<char>(operand.bytes(rows, n));
   states_ = arena.take<State>(div_up(rows, keys));
+  decoded_type_ = p.q.dtype;
+  if (p.storage == KVStorage::int8 && tk.type != kernels::kInt8)
+    decoded_rows_ = arena.take<char>(keys * n * size_of(decoded_type_));
 }
 
 void BlockOperand::reset() { std::fill(states_, states_ + div_up(kept_, block_keys_), State::not_packed); }
@@ -62,7 +71,6 @@ void BlockOperand::start(const KeyRows& source, int64_t begin, int64_t end) {
   source_ = &source;
   begin_ = begin;
   end_ = end;
-  in_place_ = source.in_place(*operand_);
   finite_known_ = false;
   if (kept_ > 0) {
     // Whole blocks: another group may see other keys of it.
@@ -77,9 +85,27 @@ void BlockOperand::start(const KeyRows& source, int64_t begin, int64_t end) {
     state_ = states_;
     *state_ = State::not_packed;
   }
+  coded_ = nullptr;
+  if (source.is_int8() && tk_->type != kernels::kInt8) {
+    coded_ = &source;
+    decoded_ = KeyRows(decoded_rows_, pack_begin_, decoded_type_, n_);
+    source_ = &decoded_;
+  }
+  in_place_ = source_->in_place(*operand_);
+}
+
+void BlockOperand::decode() {
+  if (!coded_) return;
+  void* rows[kernels::kMaxBlockKeys];
+  kernels::RowsArgs args = coded_->list(pack_begin_, pack_end_, rows);
+  args.dense = decoded_rows_;
+  args.dense_stride = n_;
+  tk_->decode_rows(args, static_cast<int>(decoded_type_));
+  coded_ = nullptr;
 }
 
 KeyRun BlockOperand::run(int64_t first, int64_t count) {
+  if (in_place_) decode();
   if (in_place_ && source_->run(first) >= count) return {source_->row(first), source_->row_stride(), first, count};
   pack(false);
   return packed_run(first, count);
@@ -92,6 +118,7 @@ KeyRun BlockOperand::packed_run(int64_t first, int64_t count) const {
 void BlockOperand::pack(bool finite_only) {
   const State wanted = finite_only ? State::packed_finite_only : State::packed;
   if (*state_ == wanted) return;
+  decode();
   void* rows[kernels::kMaxBlockKeys];
   kernels::RowsArgs args = source_->list(pack_begin_, pack_end_, rows);
   args.dense = dense_;
@@ -103,6 +130,7 @@ void BlockOperand::pack(bool finite_only) {
 
 bool BlockOperand::finite() {
   if (!finite_known_) {
+    decode();
     void* rows[kernels::kMaxBlockKeys];
     finite_ = tk_->all_finite(source_->list(begin_, end_, rows));
     finite_known_ = true;

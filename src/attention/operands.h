@@ -14,6 +14,8 @@ namespace attn::detail {
 class KeyRows {
  public:
   KeyRows() = default;
+  /// Rows of n numbers that follow each other, from row `first` on at `rows`.
+  KeyRows(void* rows, int64_t first, DType dtype, int64_t n);
   static KeyRows keys(const Problem& p, const Sequence& s, int64_t kv_head) {
     return KeyRows(p, p.k, p.D, s, s.pages.keys, kv_head);
   }
@@ -32,6 +34,8 @@ class KeyRows {
   kernels::RowsArgs list(int64_t begin, int64_t end, void** rows) const;
   /// True if they serve as they are.
   bool in_place(const kernels::Operand& operand) const;
+  /// True if only kernels of that type read them.
+  bool is_int8() const { return type_ == kernels::kInt8; }
 
  private:
   KeyRows(const Problem& p, const ConstView<4>& view, int64_t n, const Sequence& s, const void* const* pages,
@@ -44,7 +48,7 @@ class KeyRows {
   int64_t row_stride_ = 0, stride_ = 1;  // elements: from row to row, inside a row
   int64_t row_bytes_ = 0;
   int64_t n_ = 0;
-  DType dtype_ = DType::float32;
+  int type_ = kernels::kFloat32;
   bool far_ = false;
 };
 
@@ -55,13 +59,14 @@ struct KeyRun {
   int64_t first, count;
 };
 
-/// One block of keys or values as one of the products takes it.
+/// One block of keys or values as one of the products takes it. Rows of 8 bits are decoded first, into the type of the
+/// queries, unless the kernels are those of such rows.
 class BlockOperand {
  public:
   /// Scratch for blocks of `keys` rows of n elements; `kept` > 0: for all blocks of a sequence of so many rows, which
   /// stay packed until reset().
-  void layout(Arena& arena, const kernels::Operand& operand, const TileKernels& tk, int64_t keys, int64_t n,
-              int64_t kept = 0);
+  void layout(Arena& arena, const Problem& p, const kernels::Operand& operand, const TileKernels& tk, int64_t keys,
+              int64_t n, int64_t kept = 0);
   /// Another sequence comes.
   void reset();
   /// Rows [begin, end) of `source`, which outlives the block; all of one block of the walk.
@@ -72,6 +77,7 @@ class BlockOperand {
   template <class Body>
   void for_runs(int64_t first, int64_t count, const Body& body, bool finite_only = false) {
     if (in_place_ && !finite_only) {
+      decode();
       for (int64_t row = first, end = first + count; row < end;) {
         const int64_t n = std::min(end - row, source_->run(row));
         body(KeyRun{source_->row(row), source_->row_stride(), row, n});
@@ -89,19 +95,25 @@ class BlockOperand {
   /// No element of the block is infinite or NaN; looked up once.
   bool finite();
   /// The rows first .. first + count as they are in memory.
-  kernels::RowsArgs list(int64_t first, int64_t count, void** rows) const {
+  kernels::RowsArgs list(int64_t first, int64_t count, void** rows) {
+    decode();
     return source_->list(first, first + count, rows);
   }
 
  private:
   enum class State : uint8_t { not_packed, packed, packed_finite_only };
 
+  void decode();
   void pack(bool finite_only);
   KeyRun packed_run(int64_t first, int64_t count) const;
 
   const kernels::Operand* operand_ = nullptr;
   const TileKernels* tk_ = nullptr;
   const KeyRows* source_ = nullptr;
+  const KeyRows* coded_ = nullptr;  // what is still to be decoded into source_
+  KeyRows decoded_;
+  char* decoded_rows_ = nullptr;
+  DType decoded_type_ = DType::float32;
   int64_t n_ = 0, begin_ = 0, end_ = 0;
   int64_t block_keys_ = 0, kept_ = 0;
   int64_t pack_begin_ = 0, pack_end_ = 0;  // the rows at dense_

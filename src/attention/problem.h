@@ -19,10 +19,15 @@
 
 namespace attn::detail {
 
+/// Bytes of a key or value of n numbers in a KV page.
+inline int64_t row_bytes(KVStorage storage, DType dtype, int64_t n) {
+  return storage == KVStorage::int8 ? n + int64_t{sizeof(float)} : n * size_of(dtype);
+}
+
 /// KV pages of one batch row: key j is row (first + j) % page_size of page (first + j) / page_size.
 struct PageTable {
-  const void* const* keys = nullptr;    // per page: [Hk][page_size][D]
-  const void* const* values = nullptr;  // per page: [Hk][page_size][Dv]
+  const void* const* keys = nullptr;    // per page: [Hk][page_size] rows
+  const void* const* values = nullptr;  // the same
   int64_t page_size = 0;
   int64_t first = 0;     // rows of page 0 before key 0
   int64_t bias_key = 0;  // the key of the bias that is key 0
@@ -69,7 +74,8 @@ struct Problem {
   int64_t left = std::numeric_limits<int64_t>::max();   // keys before p_i
   int64_t right = std::numeric_limits<int64_t>::max();  // keys after p_i
   ShortList<Sequence, 8> sequences;
-  int64_t key_bytes = 0;  // of the keys and values of all sequences
+  KVStorage storage = KVStorage::exact;  // of the pages
+  int64_t key_bytes = 0;                 // of the keys and values of all sequences
 
   int64_t rows(const Sequence& s) const { return s.query_count * G; }
   bool has_key_masks() const {  // something besides intervals decides who is allowed

@@ -39,7 +39,7 @@ inline const TileKernels& gradient_kernels(const Problem& p, const Sequence& s) 
 }
 /// those of its forward,
 inline const TileKernels& forward_kernels(const Problem& p, const Sequence& s) {
-  return forward_kernels(p.q.dtype, p.rows(s), *p.options);
+  return forward_kernels(p.q.dtype, p.rows(s), *p.options, p.storage == KVStorage::int8);
 }
 /// and for what is not done sequence by sequence.
 inline const TileKernels& row_kernels(const Problem& p) { return row_kernels(p.q.dtype, p.Lq * p.G, *p.options); }
@@ -61,15 +61,18 @@ inline int64_t panel_rows(const Problem& p, const TileKernels& tk) {
 inline uint64_t all_lanes(int rows) { return rows >= 64 ? ~uint64_t{0} : (uint64_t{1} << rows) - 1; }
 
 /// `count` rows of n elements; the caller adds the dense side.
-inline kernels::RowsArgs rows_args(void* const* rows, int64_t count, int64_t stride, DType dtype, int64_t n) {
+inline kernels::RowsArgs rows_args(void* const* rows, int64_t count, int64_t stride, int type, int64_t n) {
   kernels::RowsArgs args{};
   args.row = rows;
   args.rows = count;
   args.stride = stride;
-  args.type = static_cast<int>(dtype);
+  args.type = type;
   args.n = n;
   args.scale = 1;
   return args;
+}
+inline kernels::RowsArgs rows_args(void* const* rows, int64_t count, int64_t stride, DType dtype, int64_t n) {
+  return rows_args(rows, count, stride, static_cast<int>(dtype), n);
 }
 
 /// Rows of arrays of so many bytes are taken to be beyond the second-level cache: three others come with them. Asking

@@ -82,7 +82,7 @@ void LateProduct::set(const Problem& p, const TileKernels& tk, BlockOperand& row
 }
 
 void TileScores::layout(Arena& arena, int64_t keys, bool softcap_slope, int64_t kept) {
-  keys_.layout(arena, tk_.key_rows, tk_, keys, p_.D, kept);
+  keys_.layout(arena, p_, tk_.key_rows, tk_, keys, p_.D, kept);
   if (softcap_slope && p_.options->softcap != 0) softcap_slope_ = arena.take(keys * tk_.panel * tk_.acc_bytes);
   options_.layout(arena, keys);
 }

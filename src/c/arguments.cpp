@@ -304,7 +304,6 @@ CausalConvolutionGradients Arguments::gradients(const attn_convolution_gradients
 KVCacheConfig Arguments::config(const attn_kv_cache_config* pointer) {
   needed("config", pointer);
   const attn_kv_cache_config c = copy("config", pointer);
-  require(c.reserved == 0, "config.reserved must be 0");
   KVCacheConfig config;
   config.kv_heads = c.kv_heads;
   config.head_dim = c.head_dim;
@@ -313,6 +312,7 @@ KVCacheConfig Arguments::config(const attn_kv_cache_config* pointer) {
   if (c.page_size != 0) config.page_size = c.page_size;
   config.max_pages = c.max_pages;
   config.streaming = {.sink_tokens = c.sink_tokens, .window = c.window};
+  config.storage = enumerator("config.storage", c.storage, "attn_kv_storage", KVStorage::int8);
   return config;
 }
 

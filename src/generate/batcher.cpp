@@ -92,7 +92,7 @@ struct Batcher::State {
       : model(of),
         options(given),
         context(std::min(of.config().context, steady_length(of.config()))),
-        cache(of.new_cache()) {
+        cache(of.new_cache(1, {}, given.cache_storage)) {
     if (options.max_cache_tokens == 0) {
       const bool fits = !__builtin_mul_overflow(options.max_requests, context, &options.max_cache_tokens);
       if (!fits) options.max_cache_tokens = int64_t{1} << 40;
@@ -341,6 +341,8 @@ int64_t Batcher::add(std::vector<int64_t> prompt, GenerateOptions options) {
   checker.require(options.cache && options.beam.num_beams == 1 && options.streaming.window == 0 && !options.recorder &&
                       !options.text_cache && options.speculation.tokens == 0,
                   "a request needs the cache, and supports no beams, streaming, recorder, text_cache or speculation");
+  checker.require(options.cache_storage == KVStorage::exact || options.cache_storage == state.options.cache_storage,
+                  "cache_storage is not that of the Batcher, whose texts share one cache");
   const int64_t context = options.context ? std::min(options.context, state.context) : state.context;
   checker.require(std::ssize(prompt) <= context, [&] {
     return "the prompt has " + std::to_string(prompt.size()) + " tokens, must have at most the context of " +

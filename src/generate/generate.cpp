@@ -46,6 +46,13 @@ void check_streaming(Checker& checker, const models::Config& config, const Gener
                   "streaming does not support a recorder of self-attention: keys that it needs are evicted");
 }
 
+void check_storage(Checker& checker, const GenerateOptions& options) {
+  if (options.cache_storage == KVStorage::exact) return;
+  checker.require(options.cache, "cache_storage needs the cache");
+  checker.require(!options.recorder || options.recorder->options().kind != AttentionKind::self,
+                  "a recorder of self-attention needs the exact cache_storage");
+}
+
 void check_text_cache(Checker& checker, bool answers, const GenerateOptions& options) {
   checker.require(!options.text_cache || (options.cache && !answers && options.beam.num_beams == 1 &&
                                           options.streaming.window == 0 && !options.recorder),
@@ -133,6 +140,7 @@ void check(const models::Model& model, std::span<const int64_t> prompt, const Ge
            std::to_string(config.context) + " positions";
   });
   check_streaming(checker, config, options);
+  check_storage(checker, options);
   check_text_cache(checker, answers, options);
   check_speculation(checker, config, options);
   checker.done();
@@ -189,7 +197,7 @@ int64_t steady_length(const models::Config& config) {
 
 Sequences::Sequences(const models::Model& model, std::span<const int64_t> source, const GenerateOptions& options)
     : model_(model),
-      cache_(model.new_cache(1, options.streaming)),
+      cache_(model.new_cache(1, options.streaming, options.cache_storage)),
       source_(source),
       rows_(options.inputs_embeds),
       recorder_(options.recorder),
@@ -229,7 +237,7 @@ int64_t Sequences::resume(TextCache& from, std::span<const int64_t> text) {
   const auto known = static_cast<int64_t>(from.tokens.size());
   int64_t common = 0;  // the last token is computed in any case: its logits are wanted
   while (common < known && common + 1 < std::ssize(text) && from.tokens[common] == text[common]) ++common;
-  if (common == 0) return 0;
+  if (common == 0 || from.cache.storage() != cache_.storage()) return 0;
   models::ModelCache cache = std::exchange(from, {}).cache;
   try {
     cache.truncate(common);

@@ -65,6 +65,7 @@ GenerateOptions TextGenerator::options(const TextOptions& changes) const {
   all.context = changes.context;
   all.cache = changes.cache;
   all.streaming = changes.streaming;
+  all.cache_storage = changes.cache_storage;
   all.recorder = changes.recorder;
   all.text_cache = changes.text_cache;
   all.speculation = changes.speculation;

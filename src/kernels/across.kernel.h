@@ -49,7 +49,8 @@ struct Across {
     const int64_t keys = kWhole ? V::W : args.count - first;
     const Elem* query = static_cast<const Elem*>(args.query) + row * depth;
     const Key* rows = static_cast<const Key*>(args.keys) + first * stride;
-    const int64_t row_bytes = args.depth * int64_t{sizeof(Key)}, stride_bytes = stride * int64_t{sizeof(Key)};
+    const int64_t row_bytes = args.depth * int64_t{sizeof(Key)} + Dot::kScaleBytes;
+    const int64_t stride_bytes = stride * int64_t{sizeof(Key)};
     const int64_t ahead = row_bytes == stride_bytes ? kAcrossAheadBytes / (row_bytes + 1) + 1 : kAcrossAhead;
     for (int i = 0; i < V::W; i += kKeys) {
       if (row == 0)

@@ -31,6 +31,7 @@ struct Bf16Dot {
   using Operand = __m512bh;
   static constexpr int kPack = 2;
   static constexpr int kPanelVectors = 3;
+  static constexpr int kScaleBytes = 0;
   static __m512 load_key(const Key* p) { return _mm512_loadu_ps(p); }
   static Operand broadcast(const Elem* p) { return broadcast_pair(p); }
   static Operand load(const Elem* p) { return as_bf16(_mm512_load_si512(p)); }
@@ -173,6 +174,7 @@ struct FewValuePairs {
   using Dot = Bf16Dot;
   using Value = uint16_t;
   static constexpr int kLeast = 2;
+  static constexpr int kScaleBytes = 0;
 
   template <int VT>
   static void load(const uint16_t* values, int64_t stride, int64_t keys, int64_t depth, __m512bh (&x)[VT]) {

@@ -53,6 +53,18 @@ inline void few_touch(const void* rows, int64_t row_bytes, int64_t stride_bytes,
       (void)*(static_cast<const volatile char*>(rows) + i * stride_bytes + at);
 }
 
+/// The scales of W kInt8 keys from `first` on; lanes beyond the keys repeat the last.
+template <class Dot>
+inline typename Dot::Acc::Reg key_scales(const ScoresArgs& args, int64_t first) {
+  using V = typename Dot::Acc;
+  alignas(64) typename V::T scales[V::W];
+  for (int i = 0; i < V::W; ++i) {
+    const int64_t key = first + i < args.count ? first + i : args.count - 1;
+    scales[i] = row_scale(static_cast<const int8_t*>(args.keys) + (key + 1) * args.key_stride);
+  }
+  return V::load(scales);
+}
+
 /// The products of for_few_scores() in the order of a prefill. Other orders are classes of the same shape.
 template <class D>
 struct InOrder {
@@ -116,13 +128,19 @@ inline void few_groups(const ScoresArgs& args, int64_t first, int64_t keys, Fini
   const typename V::Reg highest = V::set1(static_cast<typename V::T>(args.highest));
   const typename V::Reg scale = V::set1(static_cast<typename V::T>(args.scale));
   typename V::Reg scores[NG][V::W];
+  typename V::Reg factor[NG];
+  for (int g = 0; g < NG; ++g) {
+    if constexpr (Dot::kScaleBytes > 0) factor[g] = key_scales<Dot>(args, first + g * V::W);
+    else factor[g] = scale;
+  }
   for (int row = 0; row < args.rows; row += RT) {
     typename V::Reg acc[NG][RT];
     Products::template products<NG, RT, kWhole>(args, row, first, acc);
     for (int g = 0; g < NG; ++g) {
       ATTN_UNROLL
       for (int r = 0; r < RT; ++r)
-        scores[g][row + r] = V::min(highest, Dot::kPack > 1 ? V::mul(acc[g][r], scale) : acc[g][r]);
+        scores[g][row + r] =
+            V::min(highest, Dot::kPack > 1 || Dot::kScaleBytes > 0 ? V::mul(acc[g][r], factor[g]) : acc[g][r]);
     }
   }
   for (int g = 0; g < NG; ++g) finish(first + g * V::W, kWhole ? V::W : keys, scores[g]);
@@ -144,6 +162,7 @@ inline void for_few_scores(const ScoresArgs& args, Finish& finish) {
   constexpr int kRows = Products::V::kFewRows;
   if (args.rows == 1) return for_few_scores<Products, 1>(args, finish);
   if (args.rows == 2) return for_few_scores<Products, 2>(args, finish);
+  if (args.rows == 3 || args.rows == 5 || args.rows == 6) return for_few_scores<Products, 3>(args, finish);
   if (args.rows <= 4 || kRows < 8) return for_few_scores<Products, 4>(args, finish);
   if constexpr (kRows == 8) return for_few_scores<Products, 8>(args, finish);
 }
@@ -219,13 +238,14 @@ inline typename V::Reg load_part(const void* p, int64_t n) {
   return V::load(part);
 }
 
-/// How values_few_rows takes values of V's own type, and 16-bit ones, which it widens; bf16.kernel.h has the pairs.
+/// How values_few_rows takes values of V's own type, and others, which it widens; bf16.kernel.h has the pairs.
 template <class V, int kType>
 struct FewValues {
   using Dot = FmaDot<V>;
   using Value = typename Stored<kType>::Type;
   using Reg = typename V::Reg;
   static constexpr int kLeast = 1;  // vectors that are loaded together
+  static constexpr int kScaleBytes = kType == kInt8 ? kRowScaleBytes : 0;
 
   template <int VT>
   static void load(const Value* values, int64_t /*stride*/, int64_t /*keys*/, int64_t depth, Reg (&x)[VT]) {
@@ -235,9 +255,10 @@ struct FewValues {
   }
 };
 
-/// RT rows x VT vectors of the output over all keys of `args`.
+/// RT rows x VT vectors of the output over all keys of `args`. A function of its own: what its callers keep in
+/// registers would spill in the loop.
 template <class Values, int RT, int VT>
-inline void few_values_tile(const ValuesArgs& args, int row, int64_t d, int64_t out_stride) {
+__attribute__((noinline)) void few_values_tile(const ValuesArgs& args, int row, int64_t d, int64_t out_stride) {
   using Dot = typename Values::Dot;
   using V = typename Dot::Acc;
   using Elem = typename Dot::Elem;
@@ -254,6 +275,11 @@ inline void few_values_tile(const ValuesArgs& args, int row, int64_t d, int64_t 
   for (int64_t key = 0; key < args.count; key += kPack, weights += kPack * V::W, values += kPack * args.value_stride) {
     typename Dot::Operand x[VT];
     Values::template load<VT>(values, args.value_stride, args.count - key, args.depth - d, x);
+    if constexpr (Values::kScaleBytes > 0) {
+      const typename V::Reg scale = V::set1(row_scale(values - d + args.value_stride));
+      ATTN_UNROLL
+      for (int v = 0; v < VT; ++v) x[v] = V::mul(scale, x[v]);
+    }
     ATTN_UNROLL
     for (int r = 0; r < RT; ++r) {
       const typename Dot::Operand p = Dot::broadcast(weights + kPack * r);
@@ -277,11 +303,22 @@ inline void few_values_columns(const ValuesArgs& args, int row, int64_t d, int64
   for (; d < args.depth; d += W) few_values_tile<Values, RT, 1>(args, row, d, out_stride);
 }
 
+/// Vectors of the output that RT rows keep in registers: a power of two, at most 8.
+template <class V, int RT>
+constexpr int few_vectors() {
+  int vectors = 1;
+  while (vectors < 8 && 2 * vectors * RT <= V::kFewAccumulators) vectors *= 2;
+  return vectors;
+}
+
 template <class Values, int RT>
 inline void few_values_rows(const ValuesArgs& args, int row, int64_t out_stride) {
-  constexpr int kVectors = Values::Dot::Acc::kFewAccumulators / RT;
+  using V = typename Values::Dot::Acc;
   for (; row + RT <= args.rows; row += RT)
-    few_values_columns<Values, RT, (kVectors < 8 ? kVectors : 8)>(args, row, 0, out_stride);
+    few_values_columns<Values, RT, few_vectors<V, RT>()>(args, row, 0, out_stride);
+  if constexpr (RT == 4) {
+    if (args.rows - row == 3) return few_values_columns<Values, 3, few_vectors<V, 3>()>(args, row, 0, out_stride);
+  }
   if constexpr (RT > 1) few_values_rows<Values, RT / 2>(args, row, out_stride);
 }
 
@@ -297,7 +334,7 @@ void values_few(const ValuesArgs& args) {
     part.weights = static_cast<const Elem*>(args.weights) + key * V::W;
     part.values = static_cast<const Value*>(args.values) + key * args.value_stride;
     part.count = args.count - key < kFewValueKeys ? args.count - key : kFewValueKeys;
-    const int64_t row_bytes = args.depth * bytes, stride_bytes = args.value_stride * bytes;
+    const int64_t row_bytes = args.depth * bytes + Values::kScaleBytes, stride_bytes = args.value_stride * bytes;
     if (args.rows > 2) few_touch(part.values, row_bytes, stride_bytes, part.count);
     else if (row_bytes != stride_bytes)
       prefetch_rows(reinterpret_cast<uintptr_t>(part.values), row_bytes, stride_bytes, kFewValuesAhead,

@@ -52,6 +52,12 @@ constexpr Operand operand(bool (*in_place)(int, int64_t, int64_t, int64_t), void
           .bytes = packed_bytes<kBytes, stride, kRowStep>};
 }
 
+/// Of kInt8 rows.
+template <int kStep>
+int64_t stride_of_int8(int64_t n) {
+  return whole_steps(n, kStep) + kRowScaleBytes;
+}
+
 template <int kBytes, int kStep>
 int64_t query_bytes(int64_t n, int width) {
   return whole_steps(n, kStep) * width * kBytes;
@@ -83,8 +89,11 @@ void values_non_finite(const NonFiniteArgs& args) {
   using T = typename Dot::Acc::T;
   T* out = static_cast<T*>(args.out);
   for (int64_t key = 0; key < args.count; ++key) {
+    double scale = 1;
+    if (args.x.type == kInt8)
+      scale = row_scale(static_cast<const int8_t*>(args.x.row[key]) + stride_of_int8<1>(args.x.n));
     for (int64_t d = 0; d < args.x.n; ++d) {
-      const double x = load_element<double>(args.x.type, args.x.row[key], d * args.x.stride);
+      const double x = scale * load_element<double>(args.x.type, args.x.row[key], d * args.x.stride);
       if (ElementRange<Dot>::has(x)) continue;
       for (int lane = 0; lane < args.rows; ++lane) {
         if (args.allowed && !(args.allowed[key] >> lane & 1)) continue;

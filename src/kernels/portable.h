@@ -80,6 +80,19 @@ template <>
 struct Stored<kFloat32> {
   using Type = float;
 };
+template <>
+struct Stored<kInt8> {
+  using Type = int8_t;
+};
+
+constexpr int kRowScaleBytes = 4;  // after the numbers of a kInt8 row
+
+/// The scale of a kInt8 row that ends before `end`.
+inline float row_scale(const int8_t* end) {
+  float scale;
+  __builtin_memcpy(&scale, end - kRowScaleBytes, sizeof scale);
+  return scale;
+}
 
 /// n rounded up to a multiple.
 inline int64_t whole_steps(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
@@ -92,6 +105,7 @@ inline T load_element(int type, const void* base, int64_t index) {
     case kFloat32: return static_cast<T>(static_cast<const float*>(base)[index]);
     case kFloat64: return static_cast<T>(static_cast<const double*>(base)[index]);
     case kBfloat16: return static_cast<T>(from_bf16(static_cast<const uint16_t*>(base)[index]));
+    case kInt8: return static_cast<T>(static_cast<const int8_t*>(base)[index]);  // without its scale
     default: return static_cast<T>(from_f16(static_cast<const uint16_t*>(base)[index]));
   }
 }
@@ -109,6 +123,7 @@ inline void store_element(int type, void* base, int64_t index, T value) {
 template <int kType>
 constexpr int kElementBytes = kType == kFloat64   ? 8
                               : kType == kFloat32 ? 4
+                              : kType == kInt8    ? 1
                                                   : 2;
 
 template <int kType>
@@ -140,6 +155,7 @@ inline typename V::Reg load_vector(int type, const void* base, int64_t index) {
   } else {
     if (type == kFloat32) return V::loadu(static_cast<const float*>(base) + index);
     if (type == kBfloat16) return V::load_bf16(static_cast<const uint16_t*>(base) + index);
+    if (type == kInt8) return V::load_int8(static_cast<const int8_t*>(base) + index);
     return V::load_f16(static_cast<const uint16_t*>(base) + index);
   }
 }

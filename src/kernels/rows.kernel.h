@@ -5,6 +5,7 @@
 //   load_rows     dense[r][j] = scale row_r[j]             store_rows: the way back
 //   copy_rows     dense[r][j] = row_r[j]                   16-bit numbers as they are
 //   dot_rows      sums[r] = sum_j a_r[j] b_r[j]            in double, whatever the type
+//   decode_rows   dense[r][j] = scale_r row_r[j]           of kInt8 rows, into any type
 // Each is compiled for every type of element, which no loop asks for. Loops: W x W blocks are transposed in registers
 // where the row is contiguous; everything else goes element by element. Never touches an element outside a row's n.
 // Dense layouts are padded with zeros to whole vectors.
@@ -181,6 +182,51 @@ void copy_rows(const RowsArgs& args) {
     for (; j < args.n; ++j) out[j] = finite_bits<kType>(args, in[j * args.stride]);
     for (; j < args.dense_stride; ++j) out[j] = 0;
   }
+}
+
+/// kInt8 rows as they are, padded with zeros; the scale of what is not finite and not wanted becomes 0.
+inline void copy_int8_rows(const RowsArgs& args) {
+  const int64_t padding = args.dense_stride - args.n - kRowScaleBytes;
+  RowsAhead<kInt8> ahead(args);
+  for (int64_t r = 0; r < args.rows; ++r) {
+    ahead.step();
+    const auto* in = static_cast<const int8_t*>(args.row[r]);
+    auto* out = static_cast<int8_t*>(args.dense) + r * args.dense_stride;
+    const float scale = row_scale(in + args.n + kRowScaleBytes);
+    const float kept = args.finite_only && scale - scale != 0 ? 0 : scale;
+    __builtin_memcpy(out, in, static_cast<size_t>(args.n));
+    __builtin_memset(out + args.n, 0, static_cast<size_t>(padding));
+    __builtin_memcpy(out + args.n + padding, &kept, sizeof kept);
+  }
+}
+
+inline bool all_finite_int8(const RowsArgs& args) {
+  for (int64_t r = 0; r < args.rows; ++r) {
+    const float scale = row_scale(static_cast<const int8_t*>(args.row[r]) + args.n + kRowScaleBytes);
+    if (scale - scale != 0) return false;
+  }
+  return true;
+}
+
+template <class V, int kType>
+void decode_rows_to(const RowsArgs& args) {
+  const int64_t whole = has_vector_access<V>(kType) ? args.n / V::W * V::W : 0;
+  RowsAhead<kInt8> ahead(args);
+  for (int64_t r = 0; r < args.rows; ++r) {
+    ahead.step();
+    const auto* in = static_cast<const int8_t*>(args.row[r]);
+    char* out = static_cast<char*>(args.dense) + r * args.dense_stride * kElementBytes<kType>;
+    const float scale = row_scale(in + args.n + kRowScaleBytes);
+    int64_t j = 0;
+    for (; j < whole; j += V::W) store_vector<V>(kType, out, j, V::mul(V::set1(scale), V::load_int8(in + j)));
+    for (; j < args.n; ++j) store_element<float>(kType, out, j, scale * static_cast<float>(in[j]));
+  }
+}
+
+/// V: vectors of float.
+template <class V>
+void decode_rows(const RowsArgs& args, int type) {
+  with_type(type, [&](auto to) { decode_rows_to<V, decltype(to)::kElement>(args); });
 }
 
 template <class V, int kType>

@@ -36,10 +36,10 @@ inline void ask_for(const void* rows, int64_t stride, int64_t depth, int64_t fir
   prefetch_rows(reinterpret_cast<uintptr_t>(rows), depth * bytes, stride * bytes, first, first + keys);
 }
 
-/// True for rows that the processor does not foresee while it reads a few at once.
-template <class Row>
+/// True for keys that the processor does not foresee while it reads a few at once.
+template <class Dot>
 inline bool loses_its_way(int64_t stride, int64_t depth) {
-  return stride != depth || depth * int64_t{sizeof(Row)} >= kSingleLongBytes;
+  return stride != depth + Dot::kScaleBytes || depth * int64_t{sizeof(typename Dot::Key)} >= kSingleLongBytes;
 }
 
 /// x[i] = the partial sums of key first + i; keys beyond the last repeat it.
@@ -65,10 +65,12 @@ inline void single_products(const ScoresArgs& args, int64_t first, typename Dot:
 }
 
 /// The scores of W keys from their partial sums; `maximum` is raised.
-template <class V>
+template <class Dot, class V = typename Dot::Acc>
 inline void single_scores(const ScoresArgs& args, int64_t first, typename V::Reg (&x)[V::W], typename V::Reg& maximum) {
   using T = typename V::T;
-  const typename V::Reg s = V::min(V::set1(static_cast<T>(args.highest)), V::sums(x));
+  typename V::Reg s = V::sums(x);
+  if constexpr (Dot::kScaleBytes > 0) s = V::mul(s, key_scales<Dot>(args, first));
+  s = V::min(V::set1(static_cast<T>(args.highest)), s);
   maximum = V::max(maximum, s);  // lanes beyond the keys repeat the last
   T* scores = static_cast<T*>(args.scores) + first;
   if (args.count - first >= V::W) V::storeu(scores, s);
@@ -96,12 +98,12 @@ void scores_single_apart(const ScoresArgs* heads, int some) {
     for (int i = 0; i < V::W; i += kSingleKeys) {
       for (int h = 0; h < count; ++h) {
         const ScoresArgs& args = heads[h];
-        if (args.from_memory && loses_its_way<typename Dot::Key>(args.key_stride, args.depth))
+        if (args.from_memory && loses_its_way<Dot>(args.key_stride, args.depth))
           ask_for<typename Dot::Key>(args.keys, args.key_stride, args.depth, first + i + kAhead, kSingleKeys);
         single_products<Dot>(args, first + i, x[h] + i);
       }
     }
-    for (int h = 0; h < count; ++h) single_scores<V>(heads[h], first, x[h], maximum[h]);
+    for (int h = 0; h < count; ++h) single_scores<Dot>(heads[h], first, x[h], maximum[h]);
   }
   for (int h = 0; h < count; ++h) raise_maximum<V>(heads[h], maximum[h]);
 }
@@ -124,14 +126,14 @@ void scores_single_stream(const ScoresArgs& args) {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v) x[i] = V::fma(q[v], Dot::load_key(key + v * V::W), x[i]);
     }
-    single_scores<V>(args, first, x, maximum);
+    single_scores<Dot>(args, first, x, maximum);
   }
   raise_maximum<V>(args, maximum);
 }
 
 template <class Dot>
 void scores_single(const ScoresArgs& args) {
-  if (args.key_stride == args.depth) {
+  if (args.key_stride == args.depth + Dot::kScaleBytes) {
     if (args.depth == 4 * Dot::Acc::W) return scores_single_stream<Dot, 4>(args);
     if (args.depth == 8 * Dot::Acc::W) return scores_single_stream<Dot, 8>(args);
   }
@@ -180,7 +182,9 @@ inline void single_values_tile(const ValuesArgs& args, int64_t d) {
   for (int64_t key = 0; key < args.count; ++key, values += args.value_stride) {
     typename V::Reg x[VT];
     Values::template load<VT>(values, args.value_stride, 1, args.depth - d, x);
-    const typename V::Reg p = V::set1(weights[key]);
+    typename V::T weight = weights[key];
+    if constexpr (Values::kScaleBytes > 0) weight *= row_scale(values - d + args.value_stride);
+    const typename V::Reg p = V::set1(weight);
     ATTN_UNROLL
     for (int v = 0; v < VT; ++v) c[v] = V::fma(p, x[v], c[v]);
   }
@@ -204,7 +208,7 @@ inline void single_values_part(const ValuesArgs& args, int64_t first, int64_t ke
   part.weights = static_cast<const typename V::T*>(args.weights) + first;
   part.values = static_cast<const Value*>(args.values) + first * args.value_stride;
   part.count = args.count - first < keys ? args.count - first : keys;
-  if (args.from_memory && args.value_stride != args.depth)
+  if (args.from_memory && args.value_stride != args.depth + FewValues<V, kType>::kScaleBytes)
     ask_for<Value>(args.values, args.value_stride, args.depth, first + ahead, part.count);
   single_values_columns<V, kType, 8>(part, 0);
 }

@@ -12,8 +12,9 @@
 
 namespace attn::kernels {
 
-/// Storage types; the values are those of attn::DType.
-enum Element : int { kFloat32 = 0, kFloat64 = 1, kBfloat16 = 2, kFloat16 = 3 };
+/// Storage types; the values are those of attn::DType. kInt8 rows are those of a quantized KV cache: n whole numbers,
+/// and after them the row's scale, a float. Only kernels that say so take them.
+enum Element : int { kFloat32 = 0, kFloat64 = 1, kBfloat16 = 2, kFloat16 = 3, kInt8 = 7 };
 
 constexpr int kMaxWidth = 64;          // lanes in the widest panel: the bits of a lane mask
 constexpr int kMaxBlockKeys = 512;     // in the longest block of any kernel set
@@ -313,6 +314,7 @@ struct TileKernels {
   void (*load_rows)(const RowsArgs&);     // -> acc [rows][dense_stride], columns from n on are 0
   void (*store_rows)(const RowsArgs&);    // acc [rows][dense_stride] -> rows
   bool (*all_finite)(const RowsArgs&);
+  void (*decode_rows)(const RowsArgs&, int type);                        // rows of kInt8 -> `type` [rows][dense_stride]
   void (*dot_rows)(const RowsArgs& a, const RowsArgs& b, double* sums);  // sums[r] = <a_r, b_r>, rows of one type
 
   void (*multiply_panel)(const PanelProductArgs&);  // of Isa::f32_dense, bf16_dense and f64
@@ -363,9 +365,11 @@ struct Isa {
   const TileKernels* f32_few = nullptr;
   const TileKernels* f32_few_bf16 = nullptr;  // the same on 16-bit keys and values, widened on the way
   const TileKernels* f32_few_f16 = nullptr;
+  const TileKernels* f32_few_int8 = nullptr;
   const TileKernels* f32_single = nullptr;  // one row that no option touches
   const TileKernels* f32_single_bf16 = nullptr;
   const TileKernels* f32_single_f16 = nullptr;
+  const TileKernels* f32_single_int8 = nullptr;
   const TileKernels* f64 = nullptr;
   const TileKernels* bf16 = nullptr;
   const TileKernels* bf16_few = nullptr;

@@ -89,6 +89,7 @@ constexpr TileKernels panel_kernels(const char* name) {
           .load_rows = load_rows<V>,
           .store_rows = store_rows<V>,
           .all_finite = all_finite<V>,
+          .decode_rows = decode_rows<F32>,
           .dot_rows = dot_rows<F64>,
           .multiply_panel = multiply_panel_of<V>,
           .scores = scores<Dot>,
@@ -143,6 +144,20 @@ constexpr TileKernels few_kernels(TileKernels base) {
   return base;
 }
 
+/// The decode variant of a quantized KV cache: a key's scale multiplies its scores, a value's scale its weights.
+template <class V, class Dot>
+constexpr TileKernels few_int8_kernels(TileKernels few) {
+  few.name = "float32 multiply-adds, few rows, 8-bit keys and values";
+  few.type = kInt8;
+  few.key_rows = operand<1, stride_of_int8<V::W>, 1>(in_place<kInt8, V::W>, copy_int8_rows);
+  few.value_rows = operand<1, stride_of_int8<1>, 1>(in_place<kInt8, 1>, copy_int8_rows);
+  few.all_finite = all_finite_int8;
+  few.scores = scores_few<Across<Dot>>;
+  few.scores_softmax = scores_softmax_few<Across<Dot>>;
+  few.values = values_few<FewValues<V, kInt8>>;
+  return few;
+}
+
 /// The decode variant with scores in another order.
 template <class Dot>
 constexpr TileKernels across_kernels(TileKernels few, const char* name) {
@@ -191,6 +206,10 @@ constexpr TileKernels f32_few_of() {
 constexpr TileKernels f32_few_kernels = f32_few_of<kFloat32, FmaDot<F32>>();
 constexpr TileKernels f32_few_bf16_kernels = f32_few_of<kBfloat16, WideningDot<F32, kBfloat16>>();
 constexpr TileKernels f32_few_f16_kernels = f32_few_of<kFloat16, WideningDot<F32, kFloat16>>();
+using Int8Dot = WideningDot<F32, kInt8>;
+constexpr TileKernels f32_few_int8_kernels =
+    few_int8_kernels<F32, Int8Dot>(few_kernels<F32, kFloat32, FmaDot<F32>>(f32_kernels));
+constexpr TileKernels f32_single_int8_kernels = single_kernels<F32, kInt8, Int8Dot>(f32_few_int8_kernels);
 constexpr TileKernels f32_single_kernels = single_kernels<F32, kFloat32, FmaDot<F32>>(f32_few_kernels);
 constexpr TileKernels f32_single_f16_kernels =
     single_kernels<F32, kFloat16, WideningDot<F32, kFloat16>>(f32_few_f16_kernels);

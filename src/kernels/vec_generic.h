@@ -144,6 +144,12 @@ struct F32 : Vector128<float, int32_t, uint32_t, 4> {
     return Reg{from_bf16(p[0]), from_bf16(p[1]), from_bf16(p[2]), from_bf16(p[3])};
   }
   static Reg load_f16(const uint16_t* p) { return Reg{from_f16(p[0]), from_f16(p[1]), from_f16(p[2]), from_f16(p[3])}; }
+  static Reg load_int8(const int8_t* p) {
+    typedef int8_t Bytes __attribute__((vector_size(4)));
+    Bytes bytes;
+    __builtin_memcpy(&bytes, p, sizeof bytes);
+    return __builtin_convertvector(bytes, Reg);
+  }
   static void store_bf16(uint16_t* p, Reg a) {
     for (int i = 0; i < W; ++i) p[i] = to_bf16(a[i]);
   }

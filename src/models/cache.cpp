@@ -27,11 +27,7 @@ int64_t ModelCache::length(int64_t sequence) const {
 int64_t ModelCache::bytes() const {
   int64_t total = 0;
   for (const nn::MixerState& state : states_) total += state.bytes();
-  for (const KVCache& layer : attention_) {
-    const KVCacheConfig& shape = layer.config();
-    total += layer.pages_in_use() * shape.page_size * shape.kv_heads * (shape.head_dim + shape.value_dim) *
-             size_of(shape.dtype);
-  }
+  for (const KVCache& layer : attention_) total += layer.pages_in_use() * layer.config().page_bytes();
   return total;
 }
 

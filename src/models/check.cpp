@@ -245,6 +245,8 @@ void Model::check_cache(Checker& checker, const Tape& tape, const Batch& batch, 
   const bool records_self = options.recorder && options.recorder->options().kind == AttentionKind::self;
   checker.require(cache.streaming().window == 0 || (!options.traces && !records_self),
                   "traces and a recorder of self-attention need a cache that keeps all tokens, not a streaming one");
+  checker.require(cache.storage() == KVStorage::exact || (!options.traces && !records_self),
+                  "traces and a recorder of self-attention need a cache whose storage is exact, not int8");
 }
 
 void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOptions& options, bool with_targets) const {

@@ -324,7 +324,7 @@ std::vector<nn::MixerState> Model::new_states(int64_t sequences) const {
   return states;
 }
 
-ModelCache Model::new_cache(int64_t sequences, const Streaming& streaming) const {
+ModelCache Model::new_cache(int64_t sequences, const Streaming& streaming, KVStorage storage) const {
   owned();
   Checker checker("model");
   checker.require(config_.causal, "only a causal model can continue a text");
@@ -338,6 +338,7 @@ ModelCache Model::new_cache(int64_t sequences, const Streaming& streaming) const
   for (int64_t n = 0; n < count; ++n) {
     KVCacheConfig shape = cache_config(n);
     shape.streaming = streaming;
+    shape.storage = storage;
     cache.attention_.emplace_back(shape);
   }
   for (int64_t b = 0; b < sequences; ++b) {

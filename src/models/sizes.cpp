@@ -117,13 +117,19 @@ double forward_flops(const Config& config, int64_t tokens, int64_t cached, bool 
   return 2 * (wide(tokens) * layers + mixing + rows * head);
 }
 
-int64_t cache_bytes_per_token(const Config& config, DType dtype) {
+int64_t cache_bytes_per_token(const Config& config, DType dtype, KVStorage storage) {
   if (config.heads < 1) throw Error("model", {"heads is " + std::to_string(config.heads) + ", must be positive"});
   if (!config.kept_heads.empty()) check(config);
-  int64_t numbers = 0;
+  int64_t numbers = 0, attention = 0;
   for (int64_t place = 0; place < attention_place(config, AttentionKind::self, config.layers); ++place) {
     const LayerShape shape = attention_shape(config, place);
-    numbers += shape.kv_heads * (shape.key_width + shape.value_width);
+    attention += KVCacheConfig{.kv_heads = shape.kv_heads,
+                               .head_dim = shape.key_width,
+                               .value_dim = shape.value_width,
+                               .dtype = dtype,
+                               .page_size = 1,
+                               .storage = storage}
+                     .page_bytes();
   }
   const LayerShape shape = selecting_shape(config);
   const int64_t token = 2 * shape.kv_heads * shape.key_width;
@@ -131,7 +137,7 @@ int64_t cache_bytes_per_token(const Config& config, DType dtype) {
     if (selects_keys(config, n)) numbers += token;
     if (mixer_of(config, n) == 'n') numbers += (token - 1) / config.nsa.block + 1;
   }
-  return size_of(dtype) * numbers;
+  return attention + size_of(dtype) * numbers;
 }
 
 // -------------------------------------------------------------------------------------------------------------- memory

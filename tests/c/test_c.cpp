@@ -538,11 +538,11 @@ TEST(CErrors, StructsGrow) {
                      " bytes that this library knows: the library is older than the header");
 
   attn_kv_cache* cache = nullptr;
-  attn_kv_cache_config config{sizeof config, 1, 4, 0, 0, 0, 9, 1, 0, 0};
+  attn_kv_cache_config config{sizeof config, 1, 4, 0, 0, 0, 9, 2, 0, 0};
   expect_refused(
       attn_kv_cache_create(&config, &cache),
-      "[attn_kv_cache_create] config.reserved must be 0; config has dtype 9, must be one of enum attn_dtype, "
-      "ATTN_FLOAT32 = 0 to ATTN_INT64 = 6");
+      "[attn_kv_cache_create] config has dtype 9, must be one of enum attn_dtype, ATTN_FLOAT32 = 0 to ATTN_INT64 = 6; "
+      "config.storage is 2, must be one of enum attn_kv_storage, 0 to 1");
   EXPECT_EQ(cache, nullptr);
 }
 

@@ -121,6 +121,29 @@ def test_streaming(attn):
     assert "streaming does not support a recorder" in done.stderr, done.stderr
 
 
+def test_kv_cache_in_8_bits(attn):
+    """--kv-cache int8: about the same loss, the same text in a batch and alone, and no recording."""
+    attn.file("text.txt", TEXT)
+    attn.run("train", "text.txt", "--steps", 60, "--out", "model", *SHAPE)
+    exact, rounded = (float(attn.run("eval", "model", "text.txt", *flags).stdout.split("loss ")[1].split(",")[0])
+                      for flags in ((), ("--kv-cache", "int8")))
+    assert abs(exact - rounded) < 0.01 * exact, (exact, rounded)
+    strided = attn.run("eval", "model", "text.txt", "--stride", 8, "--kv-cache", "int8").stdout
+    assert float(strided.split("loss ")[1].split(",")[0]) < 1.1 * exact, strided
+    said = attn.run("generate", "model", "--prompt", "The", "--temperature", 0, "--max-new-tokens", 30, "--kv-cache",
+                    "int8").stdout
+    attn.file("prompts.jsonl", '{"prompt": "The"}\n{"prompt": "The c"}\n')
+    batch = attn.run("generate", "model", "--batch", "prompts.jsonl", "--temperature", 0, "--max-new-tokens", 30,
+                     "--kv-cache", "int8").stdout
+    assert json.loads(batch.splitlines()[0])["text"] in said, (batch, said)
+    done = attn.run("generate", "model", "--prompt", "The", "--kv-cache", "int4", status=2)
+    assert "--kv-cache" in done.stderr and "exact, int8" in done.stderr, done.stderr
+    done = attn.run("generate", "model", "--prompt", "The", "--kv-cache", "int8", "--record", "x.safetensors", status=1)
+    assert "a recorder of self-attention needs the exact cache_storage" in done.stderr, done.stderr
+    done = attn.run("generate", "model", "--prompt", "The", "--kv-cache", "int8", "--no-cache", status=1)
+    assert "cache_storage needs the cache" in done.stderr, done.stderr
+
+
 def train_arguments(out, *more):
     return ("train", "text.txt", "--out", out, "--steps", 40, "--save-every", 3, "--eval-every", 10, "--accumulation",
             2, *SHAPE, *more)

@@ -94,6 +94,19 @@ def test_texts_are_those_of_generate(attn):
         assert metric(port, "attn_texts_finished_total") == 6 + 1 + 1 + 2
 
 
+def test_kv_cache_in_8_bits(attn):
+    talker(attn)
+    used = {}
+    for storage in ("exact", "int8"):
+        with server(attn, "hub", "--kv-cache", storage) as port:
+            said = ask(port, "/v1/completions", {"prompt": "ROMEO:", "max_tokens": 9, "temperature": 0})[1]
+            used[storage] = metric(port, "attn_cache_bytes")
+        alone = attn.run("generate", "hub", "--prompt", "ROMEO:", "--temperature", 0, "--max-new-tokens", 9,
+                         "--kv-cache", storage).stdout
+        assert alone == "ROMEO:" + said["choices"][0]["text"] + "\n", storage
+    assert used["int8"] < used["exact"] / 2, used
+
+
 def test_conversations(attn):
     talker(attn)
     with server(attn, "hub", "--name", "talker") as port:

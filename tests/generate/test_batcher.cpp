@@ -83,11 +83,13 @@ std::map<int64_t, FinishedText> run(Batcher& batcher) {
 }
 
 /// What generate() makes of each alone.
-std::vector<Tokens> alone(const models::Model& model, const std::vector<Request>& requests) {
+std::vector<Tokens> alone(const models::Model& model, const std::vector<Request>& requests,
+                          KVStorage storage = KVStorage::exact) {
   std::vector<Tokens> all;
   for (const Request& each : requests) {
     GenerateOptions options = each.options;
     options.batch_invariant = true;
+    options.cache_storage = storage;
     all.push_back(generate::generate(model, each.prompt, options).tokens);
   }
   return all;
@@ -115,6 +117,20 @@ TEST(Batcher, TextsAreThoseOfEachAlone) {
               << family << ' ' << options.max_requests << ": " << n;
       }
     }
+}
+
+TEST(Batcher, TextsOfACacheIn8BitsToo) {
+  const std::vector<Request> requests = some_requests();
+  const models::Model model = model_of(shape("llama"), nn::Precision::float32);
+  const std::vector<Tokens> expected = alone(model, requests, KVStorage::int8);
+  Batcher batcher(model, {.max_requests = 3, .max_step_tokens = 7, .cache_storage = KVStorage::int8});
+  std::vector<int64_t> ids;
+  for (const Request& each : requests) ids.push_back(batcher.add(each.prompt, each.options));
+  std::map<int64_t, FinishedText> all = run(batcher);
+  for (size_t n = 0; n < ids.size(); ++n) EXPECT_EQ(all[ids[n]].generated.tokens, expected[n]) << n;
+  Batcher exact(model);
+  EXPECT_NE(error_of([&] { exact.add({1}, {.cache_storage = KVStorage::int8}); }).find("cache_storage is not that of"),
+            std::string::npos);
 }
 
 TEST(Batcher, BeginningsAreShared) {

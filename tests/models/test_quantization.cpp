@@ -1,5 +1,6 @@
 // models: weights of 8 and 4 bits, made as a model is opened.
 #include "attn/ops_quantized.h"
+#include "attn/record.h"
 #include "support/errors.h"
 #include "support/hub.h"
 #include "support/tolerance.h"
@@ -78,6 +79,49 @@ TEST(Quantized, CachedTokensHaveTheLogitsOfTheWholeText) {
       EXPECT_EQ(static_cast<const float*>(one.data().data())[n],
                 static_cast<const float*>(all.data().data())[at * 256 + n]);
   }
+}
+
+/// The logits of a text through a cache are near those without one, do not depend on how the text comes, and the cache
+/// takes the memory that cache_bytes_per_token() says.
+TEST(Int8Caches, OfAModel) {
+  Config config = decoder();
+  config.context = 200;
+  for (const nn::Precision precision : {nn::Precision::float32, nn::Precision::bfloat16}) {
+    const Model model(config, precision, 3);
+    std::vector<int64_t> tokens(128);
+    for (size_t n = 0; n < tokens.size(); ++n) tokens[n] = static_cast<int64_t>(n * n % 256);
+    const auto logits = [&](KVStorage storage, int64_t at_once) {
+      ModelCache cache = model.new_cache(1, {}, storage);
+      EXPECT_EQ(cache.storage(), storage);
+      Values all;
+      for (size_t n = 0; n < tokens.size(); n += static_cast<size_t>(at_once)) {
+        autograd::Tape tape({.batch_invariant = true});
+        const auto first = tokens.begin() + static_cast<int64_t>(n);
+        const Value some = model.forward(tape, {.tokens = {first, first + at_once}, .sequences = 1, .length = at_once},
+                                         {.cache = &cache});
+        for (const double x : numbers(some.data())) all.push_back(x);
+      }
+      EXPECT_EQ(cache.bytes(), 128 * cache_bytes_per_token(config, model.parameters().dtype(), storage));
+      return all;
+    };
+    const Values exact = logits(KVStorage::exact, 128), rounded = logits(KVStorage::int8, 128);
+    EXPECT_EQ(rounded, logits(KVStorage::int8, 1));
+    EXPECT_GT(max_abs_error(rounded, exact), 0);
+    const double roundings = kRoundings * unit_of(model.parameters().dtype());
+    EXPECT_LT(normalized_error(rounded, exact), kInt8RowsNmse + roundings * roundings);
+  }
+}
+
+TEST(Int8Caches, AreNotRecorded) {
+  const Model model(decoder(), nn::Precision::float32, 3);
+  ModelCache cache = model.new_cache(1, {}, KVStorage::int8);
+  TextRecorder recorder;
+  autograd::Tape tape;
+  EXPECT_NE(
+      error_of([&] {
+        model.forward(tape, {.tokens = {1, 2}, .sequences = 1, .length = 2}, {.cache = &cache, .recorder = &recorder});
+      }).find("need a cache whose storage is exact, not int8"),
+      std::string::npos);
 }
 
 TEST(Quantized, AreForInferenceAndHaveNoTensors) {
