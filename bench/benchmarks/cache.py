@@ -15,8 +15,8 @@ import attention_cpp
 import numpy as np
 
 from .pretrained import repeated
-from .programs import attn
-from .results import Row, with_range
+from .programs import attn, with_range
+from .results import Row
 from .shrink import smollm2
 from .timing import stopwatch
 

@@ -12,6 +12,7 @@
 
 #include "arguments.h"
 #include "attn/attention_statistics.h"
+#include "attn/core_names.h"
 #include "attn/peaks.h"
 #include "convolution.h"
 #include "exchange.h"
