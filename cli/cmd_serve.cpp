@@ -109,10 +109,13 @@ class Service {
   void embeddings(const std::string& body, Response& response);
   std::vector<std::vector<int64_t>> prompts_of(TextRequest& request) const;
   std::shared_ptr<Jobs> submit(TextRequest& request);
-  static void stream(Response& response, const TextRequest& request, const TextAnswer& answer,
-                     const std::shared_ptr<Jobs>& jobs, std::string begun, std::optional<TextJob::End> end);
-  static void whole(Response& response, const TextRequest& request, const TextAnswer& answer,
-                    const std::shared_ptr<Jobs>& jobs, std::string begun, std::optional<TextJob::End> end);
+  std::vector<TokenText> tokens_of(const TextJob::End& end) const {
+    return token_texts(generator_->tokenizer(), end.tokens, end.logprobs);
+  }
+  void stream(Response& response, const TextRequest& request, const TextAnswer& answer,
+              const std::shared_ptr<Jobs>& jobs, std::string begun, std::optional<TextJob::End> end) const;
+  void whole(Response& response, const TextRequest& request, const TextAnswer& answer,
+             const std::shared_ptr<Jobs>& jobs, std::string begun, std::optional<TextJob::End> end) const;
   std::string metrics() const;
 
   Options options_;
@@ -242,17 +245,17 @@ void add(Usage& usage, const TextJob::End& end, bool is_first) {
 
 /// Server-sent events: what has been read of the text so far, then more as it comes.
 void Service::stream(Response& response, const TextRequest& request, const TextAnswer& answer,
-                     const std::shared_ptr<Jobs>& jobs, std::string begun, std::optional<TextJob::End> end) {
+                     const std::shared_ptr<Jobs>& jobs, std::string begun, std::optional<TextJob::End> end) const {
   auto text = std::make_shared<std::string>(std::move(begun));
   auto last = std::make_shared<std::optional<TextJob::End>>(std::move(end));
   auto first = std::make_shared<bool>(true);
-  const auto provide = [=, usage = request.include_usage](size_t, httplib::DataSink& sink) {
+  const auto provide = [=, this, usage = request.include_usage](size_t, httplib::DataSink& sink) {
     if (text->empty() && !*last) *last = jobs->all[0]->read(*text, kPause);
     std::string events;
     if (!text->empty() || *first) events += answer.piece({.text = std::exchange(*text, {})}, *first);
     *first = false;
     if (*last && (*last)->error.empty()) {
-      events += answer.piece({.finish_reason = (*last)->finish_reason}, false);
+      events += answer.piece({.finish_reason = (*last)->finish_reason, .tokens = tokens_of(**last)}, false);
       if (usage) events += answer.usage_piece(usage_of(**last));
       events += "data: [DONE]\n\n";
     } else if (*last) {
@@ -267,7 +270,7 @@ void Service::stream(Response& response, const TextRequest& request, const TextA
 
 /// One JSON object, when all texts are there.
 void Service::whole(Response& response, const TextRequest& request, const TextAnswer& answer,
-                    const std::shared_ptr<Jobs>& jobs, std::string begun, std::optional<TextJob::End> end) {
+                    const std::shared_ptr<Jobs>& jobs, std::string begun, std::optional<TextJob::End> end) const {
   struct Progress {
     std::vector<Choice> choices;
     Usage usage;
@@ -276,7 +279,7 @@ void Service::whole(Response& response, const TextRequest& request, const TextAn
   auto all = std::make_shared<Progress>();
   all->choices.push_back({.text = std::move(begun)});
   all->end = std::move(end);
-  const auto provide = [=, n = request.n](size_t, httplib::DataSink& sink) {
+  const auto provide = [=, this, n = request.n](size_t, httplib::DataSink& sink) {
     Choice& choice = all->choices.back();
     std::string piece;
     if (!all->end) all->end = jobs->all[all->choices.size() - 1]->read(piece, kPause);
@@ -290,6 +293,7 @@ void Service::whole(Response& response, const TextRequest& request, const TextAn
       return true;
     }
     choice.finish_reason = all->end->finish_reason;
+    choice.tokens = tokens_of(*all->end);
     add(all->usage, *std::exchange(all->end, {}), (std::ssize(all->choices) - 1) % n == 0);
     if (all->choices.size() < jobs->all.size()) {
       all->choices.emplace_back();

@@ -57,6 +57,8 @@ std::vector<int64_t> ids_of(const Json& list) {
 }
 
 constexpr size_t kPrompts = 256;
+constexpr double kTopLogprobs = 20;
+constexpr const char* kNoCharacter = "\xef\xbf\xbd";  // U+FFFD, which replaces bytes that are no character
 
 void read_prompts(const Json& prompt, TextRequest& request) {
   if (prompt.is_string()) request.prompts = {prompt.get<std::string>()};
@@ -109,14 +111,18 @@ TextRequest read_text_request(const std::string& body, bool is_chat) {
     fields.refuse("functions", {Json::array()});
     fields.refuse("response_format", {{{"type", "text"}}});
     fields.refuse("modalities", {{"text"}});
-    fields.refuse("logprobs", {false});
-    fields.refuse("top_logprobs", {0});
+    const bool wanted = fields.flag("logprobs");
+    fields.number("top_logprobs", request.options.top_logprobs, 0, kTopLogprobs);
+    if (!wanted && request.options.top_logprobs.value_or(0) > 0)
+      throw FieldError("top_logprobs needs logprobs", "top_logprobs");
+    if (!wanted) request.options.top_logprobs.reset();
+    else if (!request.options.top_logprobs) request.options.top_logprobs = 0;
     fields.number("max_completion_tokens", request.options.max_new_tokens, 1, 1e9);
   } else {
     read_prompts(fields.required("prompt"), request);
     fields.refuse("echo", {false});
     fields.refuse("suffix", {""});
-    fields.refuse("logprobs", {});
+    fields.number("logprobs", request.options.top_logprobs, 0, kTopLogprobs);
     fields.refuse("best_of", {1});
     request.options.max_new_tokens = 16;  // as this interface says
   }
@@ -170,6 +176,33 @@ std::string embedding_body(const attn::Array& rows, bool base64, const std::stri
 
 // ------------------------------------------------------------------------------------------------------------- answers
 
+namespace {
+
+int64_t characters_of(const std::string& text) {
+  return std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xc0) != 0x80; });
+}
+
+}  // namespace
+
+std::vector<TokenText> token_texts(const attn::text::Tokenizer& tokenizer, const std::vector<int64_t>& tokens,
+                                   const std::vector<attn::generate::TokenLogprobs>& logprobs) {
+  const auto text_after = [&](int64_t before, int64_t id) {  // with the space that SentencePiece has between two tokens
+    const std::string begun = tokenizer.decode(std::vector{before}), both = tokenizer.decode(std::vector{before, id});
+    return both.starts_with(begun) ? both.substr(begun.size()) : tokenizer.decode(std::vector{id});
+  };
+  const auto shown = [&](const std::string& text, int64_t id) {
+    return text.find(kNoCharacter) == std::string::npos ? text : tokenizer.label(id);
+  };
+  std::vector<TokenText> all;
+  for (size_t n = 0; n < logprobs.size(); ++n) {
+    const std::string text = text_after(tokens[n], tokens[n + 1]);
+    all.push_back({shown(text, tokens[n + 1]), characters_of(text), logprobs[n].logprob, {}});
+    for (const auto& [id, logprob] : logprobs[n].top)
+      all.back().top.emplace_back(shown(text_after(tokens[n], id), id), logprob);
+  }
+  return all;
+}
+
 TextAnswer::TextAnswer(bool is_chat, std::string model, int64_t number)
     : is_chat_(is_chat),
       model_(std::move(model)),
@@ -190,6 +223,50 @@ Json usage_of(const Usage& usage) {
           {"prompt_tokens_details", {{"cached_tokens", usage.reused_tokens}}}};
 }
 
+Json bytes_of(const std::string& text) {
+  Json bytes = Json::array();
+  for (const char byte : text) bytes.push_back(static_cast<unsigned char>(byte));
+  return bytes;
+}
+
+/// As conversations have them.
+Json chat_logprobs(const std::vector<TokenText>& tokens) {
+  const auto entry = [](const std::string& text, double logprob) {
+    return Json{{"token", text}, {"logprob", logprob}, {"bytes", bytes_of(text)}};
+  };
+  Json content = Json::array();
+  for (const TokenText& token : tokens) {
+    Json one = entry(token.text, token.logprob), top = Json::array();
+    for (const auto& [text, logprob] : token.top) top.push_back(entry(text, logprob));
+    one["top_logprobs"] = std::move(top);
+    content.push_back(std::move(one));
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+/// As other texts have them: offsets are in characters.
+Json text_logprobs(const std::vector<TokenText>& tokens) {
+  Json texts = Json::array(), logprobs = Json::array(), tops = Json::array(), offsets = Json::array();
+  int64_t offset = 0;
+  for (const TokenText& token : tokens) {
+    Json top = Json::object();
+    for (const auto& [text, logprob] : token.top)
+      if (!top.contains(text)) top[text] = logprob;
+    texts.push_back(token.text), logprobs.push_back(token.logprob), tops.push_back(std::move(top));
+    offsets.push_back(offset);
+    offset += token.characters;
+  }
+  return {{"tokens", std::move(texts)},
+          {"token_logprobs", std::move(logprobs)},
+          {"top_logprobs", std::move(tops)},
+          {"text_offset", std::move(offsets)}};
+}
+
+Json logprobs_of(const Choice& choice, bool is_chat) {
+  if (choice.tokens.empty()) return nullptr;
+  return is_chat ? chat_logprobs(choice.tokens) : text_logprobs(choice.tokens);
+}
+
 Json reason_of(const Choice& choice) { return choice.finish_reason.empty() ? Json() : Json(choice.finish_reason); }
 
 }  // namespace
@@ -200,7 +277,7 @@ std::string TextAnswer::whole(const std::vector<Choice>& choices, const Usage& u
     Json one = {{"index", list.size()}};
     if (is_chat_) one["message"] = {{"role", "assistant"}, {"content", choice.text}};
     else one["text"] = choice.text;
-    one["logprobs"] = nullptr;
+    one["logprobs"] = logprobs_of(choice, is_chat_);
     one["finish_reason"] = reason_of(choice);
     list.push_back(std::move(one));
   }
@@ -219,7 +296,7 @@ std::string TextAnswer::piece(const Choice& choice, bool is_first) const {
   } else {
     one["text"] = choice.text;
   }
-  one["logprobs"] = nullptr;
+  one["logprobs"] = logprobs_of(choice, is_chat_);
   one["finish_reason"] = reason_of(choice);
   body["choices"] = Json::array({std::move(one)});
   return "data: " + text_of(body) + "\n\n";

@@ -42,9 +42,21 @@ EmbeddingRequest read_embedding_request(const std::string& body);
 /// [texts, width] of float32.
 std::string embedding_body(const attn::Array& rows, bool base64, const std::string& model, int64_t tokens);
 
+/// A new token with its log probability, and the most probable ones.
+struct TokenText {
+  std::string text = {};   ///< of a part of a character: its label
+  int64_t characters = 0;  ///< a part of a character counts as one
+  double logprob = 0;
+  std::vector<std::pair<std::string, double>> top = {};
+};
+/// tokens[1 ..], which follow tokens[0], as texts.
+std::vector<TokenText> token_texts(const attn::text::Tokenizer& tokenizer, const std::vector<int64_t>& tokens,
+                                   const std::vector<attn::generate::TokenLogprobs>& logprobs);
+
 /// One text of an answer, or a part of it.
 struct Choice {
   std::string text = {}, finish_reason = {};  ///< "" while the text goes on
+  std::vector<TokenText> tokens = {};         ///< of a text that has ended, if the request wants them
 };
 struct Usage {
   int64_t prompt_tokens = 0, reused_tokens = 0, new_tokens = 0;

@@ -136,7 +136,12 @@ void Engine::finish(TextJob& job, const WrittenText& text) {
   const attn::generate::Generated& generated = text.generated;
   TextJob::End end{.prompt_tokens = std::ssize(text.prompt_ids),
                    .reused_tokens = generated.reused,
-                   .new_tokens = std::ssize(generated.tokens)};
+                   .new_tokens = std::ssize(generated.tokens),
+                   .logprobs = generated.logprobs};
+  if (!end.logprobs.empty()) {
+    end.tokens = {text.prompt_ids.back()};
+    end.tokens.insert(end.tokens.end(), generated.tokens.begin(), generated.tokens.end());
+  }
   {
     const Lock lock(mutex_);
     counts_.prompt_tokens += end.prompt_tokens;

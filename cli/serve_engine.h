@@ -25,6 +25,8 @@ class TextJob {
     std::string error = {};
     int status = 200;  ///< of HTTP, for the error
     int64_t prompt_tokens = 0, reused_tokens = 0, new_tokens = 0;
+    std::vector<int64_t> tokens = {};                          ///< the last of the prompt, then the new ones, and
+    std::vector<attn::generate::TokenLogprobs> logprobs = {};  ///< of these, if the request wants them
   };
 
   TextJob(std::vector<int64_t> prompt, attn::generate::TextOptions options, Clock::time_point deadline)

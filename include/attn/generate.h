@@ -104,6 +104,9 @@ struct GenerateOptions {
   /// or recorder.
   TextCache* text_cache = nullptr;
   Speculation speculation = {};  ///< requires `cache`, and no beams, streaming or recorder
+  /// With a value, from 0 to 1000: Generated::logprobs has the log probability of each new token, and those of so many
+  /// most probable ones. Not for beams.
+  std::optional<int64_t> top_logprobs = {};
   bool batch_invariant = false;  ///< logits with and without an exact cache have the same bits
   Recorder* recorder = nullptr;  ///< records the attention of prompt and output
   /// Return false to stop; after a beam search called for the best text.
@@ -115,9 +118,17 @@ struct GenerateOptions {
 /// do_sample is true, as in transformers. max_new_tokens overrides max_length, min_new_tokens overrides min_length.
 GenerateOptions options_of(const models::Loaded& loaded, GenerateOptions otherwise = {});
 
+/// The natural logarithms of probabilities that the model gives, before biases, penalties, temperature and all else
+/// that GenerateOptions changes.
+struct TokenLogprobs {
+  double logprob = 0;                                ///< of the token that was chosen
+  std::vector<std::pair<int64_t, double>> top = {};  ///< the most probable tokens, the first of equals first
+};
+
 struct Generated {
-  std::vector<int64_t> tokens = {};  ///< new tokens, without the prompt
-  double score = 0;                  ///< of a beam search: sum of log probabilities / length^length_penalty
+  std::vector<int64_t> tokens = {};          ///< new tokens, without the prompt
+  std::vector<TokenLogprobs> logprobs = {};  ///< of each of them, if GenerateOptions::top_logprobs has a value
+  double score = 0;                          ///< of a beam search: sum of log probabilities / length^length_penalty
   /// First tokens of the text that no longer fitted into the context at its end; 0 with a streaming cache.
   int64_t forgotten = 0;
   int64_t reused = 0;                 ///< tokens of the prompt that text_cache knew

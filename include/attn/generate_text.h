@@ -43,6 +43,7 @@ struct TextOptions {
   bool cache = true;                           ///< as GenerateOptions::cache
   Streaming streaming = {};                    ///< as GenerateOptions::streaming
   KVStorage cache_storage = KVStorage::exact;  ///< as GenerateOptions::cache_storage
+  std::optional<int64_t> top_logprobs = {};    ///< as GenerateOptions::top_logprobs
   bool return_full_text = false;               ///< the text begins with the prompt, unless the model has an encoder
   Recorder* recorder = nullptr;                ///< as GenerateOptions::recorder
   TextCache* text_cache = nullptr;             ///< as GenerateOptions::text_cache

@@ -316,6 +316,7 @@ std::vector<FinishedText> Batcher::State::finish() {
       text->generated.prompt_seconds = seconds_between(text->added, text->first_token);
       text->generated.token_seconds = seconds_between(text->first_token, now);
     }
+    text->generated.logprobs = text->chooser.take_logprobs(text->generated.tokens.size());
     all.push_back({text->number, std::move(text->generated), *text->end, std::move(text->error)});
     if (text->place >= 0) keep(*text);
     text = texts.erase(text);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -30,6 +31,7 @@ void check_beams(Checker& checker, const GenerateOptions& options) {
            ", must be 0 with beams, which search for the most probable text";
   });
   checker.require(!options.recorder, "beams do not support a recorder");
+  checker.require(!options.top_logprobs, "beams do not support top_logprobs");
   checker.require(!options.inputs_embeds || options.cache, "beams of a model that reads embeddings need the cache");
   checker.require(!beam.forced_eos || !options.eos_token_ids.empty(), "forced_eos needs a token that ends a text");
 }
@@ -141,6 +143,9 @@ void check(const models::Model& model, std::span<const int64_t> prompt, const Ge
   });
   check_streaming(checker, config, options);
   check_storage(checker, options);
+  const int64_t top = options.top_logprobs.value_or(0);
+  checker.require(top >= 0 && top <= 1000,
+                  [&] { return "top_logprobs is " + std::to_string(top) + ", must be from 0 to 1000"; });
   check_text_cache(checker, answers, options);
   check_speculation(checker, config, options);
   checker.done();
@@ -174,10 +179,37 @@ void add_biases(std::span<const int64_t> text, const GenerateOptions& options,
   }
 }
 
+namespace {
+
+TokenLogprobs logprobs_of(std::span<const float> logits, int64_t token, int64_t count) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - largest);
+  const double log_sum = largest + std::log(sum);
+  std::vector<int64_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto end = order.begin() + std::min<int64_t>(count, std::ssize(order));
+  std::partial_sort(order.begin(), end, order.end(),
+                    [&](int64_t a, int64_t b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); });
+  TokenLogprobs found{.logprob = logits[token] - log_sum};
+  for (auto id = order.begin(); id != end; ++id) found.top.emplace_back(*id, logits[*id] - log_sum);
+  return found;
+}
+
+}  // namespace
+
+std::vector<TokenLogprobs> Chooser::take_logprobs(size_t count) {
+  logprobs_.resize(std::min(count, logprobs_.size()));
+  return std::move(logprobs_);
+}
+
 int64_t Chooser::next(std::span<float> logits, std::span<const int64_t> text, int64_t first) {
+  if (options_.top_logprobs) raw_.assign(logits.begin(), logits.end());
   add_biases(text, options_, [&](int64_t id, double bias) { logits[id] += static_cast<float>(bias); });
   for (const int64_t id : forbidden(text, given_, options_)) logits[id] = -std::numeric_limits<float>::infinity();
-  return sample(logits, text.subspan(first), options_.sampling, random_, workspace_);
+  const int64_t token = sample(logits, text.subspan(first), options_.sampling, random_, workspace_);
+  if (options_.top_logprobs) logprobs_.push_back(logprobs_of(raw_, token, *options_.top_logprobs));
+  return token;
 }
 
 int64_t context_of(const models::Model& model, const GenerateOptions& options) {
@@ -312,6 +344,7 @@ class Text {
     while (!ended_ && room() > 0 && fits()) step();
     result_.token_seconds = seconds_since(start_);
     result_.forgotten = first_;
+    result_.logprobs = chooser_.take_logprobs(result_.tokens.size());
     if (options_.text_cache && first_ == 0) sequence_.keep(*options_.text_cache, text_);
     return std::move(result_);
   }

@@ -50,12 +50,16 @@ class Chooser {
   Chooser(int64_t given, const GenerateOptions& options) : options_(options), given_(given), random_(options.seed) {}
   /// The token after `text`, of which the model has seen the tokens from `first` on. Changes the logits.
   int64_t next(std::span<float> logits, std::span<const int64_t> text, int64_t first);
+  /// Of the first `count` tokens that were chosen; empty unless the options want them. Can be called once.
+  std::vector<TokenLogprobs> take_logprobs(size_t count);
 
  private:
   const GenerateOptions& options_;
   int64_t given_;
   Random random_;
   SampleWorkspace workspace_;
+  std::vector<float> raw_;  // the model's logits
+  std::vector<TokenLogprobs> logprobs_;
 };
 
 /// Texts of one length whose tokens come one after the other, and what the model has cached of them.

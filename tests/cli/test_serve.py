@@ -94,6 +94,32 @@ def test_texts_are_those_of_generate(attn):
         assert metric(port, "attn_texts_finished_total") == 6 + 1 + 1 + 2
 
 
+def test_logprobs(attn):
+    """Of each token and of the most probable ones; in a stream the last piece has them."""
+    talker(attn)
+    with server(attn, "hub") as port:
+        body = {"prompt": "ROMEO:", "max_tokens": 7, "temperature": 0, "logprobs": 2}
+        choice = ask(port, "/v1/completions", body)[1]["choices"][0]
+        found = choice["logprobs"]
+        shown = [re.sub("^0x..$", "\ufffd", token) for token in found["tokens"]]  # a byte that is no character
+        assert "".join(shown) == choice["text"]
+        assert [choice["text"][n:n + len(token)] for n, token in zip(found["text_offset"], shown)] == shown
+        for token, logprob, top in zip(found["tokens"], found["token_logprobs"], found["top_logprobs"], strict=True):
+            assert len(top) == 2 and top[token] == logprob == max(top.values()) < 0
+        assert events(port, "/v1/completions", body)[-1]["choices"][0]["logprobs"] == found
+        talk = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "max_tokens": 5}
+        assert ask(port, "/v1/chat/completions", talk)[1]["choices"][0]["logprobs"] is None
+        choice = ask(port, "/v1/chat/completions", dict(talk, logprobs=True, top_logprobs=1))[1]["choices"][0]
+        content = choice["logprobs"]["content"]
+        shown = [re.sub("^0x..$", "\ufffd", each["token"]) for each in content]
+        assert "".join(shown) == choice["message"]["content"]
+        for each in content:
+            assert bytes(each["bytes"]).decode() == each["token"] and each["top_logprobs"] == [
+                {name: each[name] for name in ("token", "logprob", "bytes")}]
+        refused = ask(port, "/v1/chat/completions", dict(talk, top_logprobs=1))
+        assert reason_of(refused) == (400, "top_logprobs needs logprobs")
+
+
 def test_kv_cache_in_8_bits(attn):
     talker(attn)
     used = {}
@@ -143,7 +169,8 @@ def test_what_is_not_supported_has_a_reason(attn):
         assert said(dict(hello, max_tokens=1.5))[1].startswith("max_tokens is 1.5, must be a whole number")
         assert said(dict(hello, stop=[""])) == (400, "stop has an empty text")
         assert said(dict(hello, stop=7))[1] == "stop must be a text or a list of 1 to 16 texts"
-        assert said(dict(hello, logprobs=3)) == (400, "logprobs is not supported")
+        assert said(dict(hello, logprobs=30)) == (400, "logprobs is 30, must be a whole number from 0 to 20")
+        assert said(dict(hello, logit_bias={"5": 1})) == (400, "logit_bias is not supported")
         assert said(dict(hello, presence_penalty=1)) == (400, "presence_penalty is not supported")
         assert said(dict(hello, stream=True, n=2)) == (400, "stream supports one text at a time")
         assert said(dict(hello, colour="red")) == (400, 'unknown field "colour"')

@@ -133,6 +133,72 @@ TEST(Batcher, TextsOfACacheIn8BitsToo) {
             std::string::npos);
 }
 
+/// Log probabilities are those of the model's logits, whatever the sampling makes of them, and for every way to
+/// generate.
+TEST(Logprobs, AreTheModels) {
+  const models::Model model = model_of(shape("llama"), nn::Precision::float32);
+  const Tokens prompt = random_tokens(9, 4);
+  GenerateOptions options;
+  options.max_new_tokens = 12;
+  options.sampling = {.temperature = 0.8, .top_k = 5, .repetition_penalty = 1.4};
+  options.suppress_tokens = {1, 2, 3};
+  options.top_logprobs = 3;
+  options.batch_invariant = true;
+  const generate::Generated found = generate::generate(model, prompt, options);
+  ASSERT_EQ(found.logprobs.size(), 12U);
+  Tokens text = prompt;
+  for (size_t n = 0; n < found.tokens.size(); ++n) {
+    autograd::Tape tape;
+    const Values logits = numbers(
+        model.forward(tape, {.tokens = text, .sequences = 1, .length = std::ssize(text)}, {.last_only = true}).data());
+    double sum = 0;
+    for (const double logit : logits) sum += std::exp(logit);
+    const double bound = 1e-4;  // of float32 logits below 10, in another order of additions
+    EXPECT_NEAR(found.logprobs[n].logprob, logits[static_cast<size_t>(found.tokens[n])] - std::log(sum), bound);
+    std::vector<double> sorted = logits;
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    ASSERT_EQ(found.logprobs[n].top.size(), 3U);
+    for (size_t i = 0; i < 3; ++i) {
+      const auto& [id, logprob] = found.logprobs[n].top[i];
+      EXPECT_NEAR(logprob, sorted[i] - std::log(sum), bound);
+      EXPECT_NEAR(logits[static_cast<size_t>(id)], sorted[i], bound);
+    }
+    text.push_back(found.tokens[n]);
+  }
+  Batcher batcher(model);
+  const int64_t request = batcher.add(prompt, options);
+  GenerateOptions drafting = options;
+  drafting.speculation.tokens = 4;
+  for (const generate::Generated& same :
+       {run(batcher)[request].generated, generate::generate(model, prompt, drafting)}) {
+    ASSERT_EQ(same.tokens, found.tokens);
+    for (size_t n = 0; n < found.tokens.size(); ++n) {
+      EXPECT_EQ(same.logprobs[n].logprob, found.logprobs[n].logprob);
+      EXPECT_EQ(same.logprobs[n].top, found.logprobs[n].top);
+    }
+  }
+}
+
+TEST(Logprobs, EndWithTheText) {
+  const models::Model model = model_of(shape("gpt"), nn::Precision::float32);
+  GenerateOptions options;
+  options.sampling.temperature = 0;
+  options.max_new_tokens = 5;
+  const Tokens tokens = generate::generate(model, Tokens{1}, options).tokens;
+  EXPECT_TRUE(generate::generate(model, Tokens{1}, options).logprobs.empty());
+  options.eos_token_ids = {tokens[0]};
+  options.top_logprobs = 0;
+  const generate::Generated ended = generate::generate(model, Tokens{1}, options);
+  EXPECT_TRUE(ended.tokens.empty() && ended.logprobs.empty());
+  options.top_logprobs = -1;
+  EXPECT_NE(error_of([&] { generate::generate(model, Tokens{1}, options); }).find("top_logprobs is -1, must be from 0"),
+            std::string::npos);
+  options.top_logprobs = 2;
+  options.beam.num_beams = 2;
+  EXPECT_NE(error_of([&] { generate::generate(model, Tokens{1}, options); }).find("beams do not support top_logprobs"),
+            std::string::npos);
+}
+
 TEST(Batcher, BeginningsAreShared) {
   const models::Model model = model_of(shape("llama"));
   Batcher batcher(model);

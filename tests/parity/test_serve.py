@@ -71,8 +71,13 @@ def test_completions_and_errors(smollm2: pathlib.Path) -> None:
     with client(smollm2, "--max-requests", 1, "--max-waiting", 0) as one:
         done = one.completions.create(model="any", prompt="The capital of France is", temperature=0, max_tokens=4)
         assert "Paris" in done.choices[0].text
-        with pytest.raises(openai.BadRequestError, match="logprobs is not supported"):
-            one.completions.create(model="any", prompt="x", logprobs=2)
+        said = one.completions.create(model="any", prompt="The capital of France is", temperature=0, max_tokens=4,
+                                      logprobs=2).choices[0]
+        assert said.text == done.choices[0].text == "".join(said.logprobs.tokens)
+        assert all(top[token] == value for token, value, top in zip(
+            said.logprobs.tokens, said.logprobs.token_logprobs, said.logprobs.top_logprobs, strict=True))
+        with pytest.raises(openai.BadRequestError, match="logprobs is 50, must be a whole number from 0 to 20"):
+            one.completions.create(model="any", prompt="x", logprobs=50)
         with pytest.raises(openai.RateLimitError, match="too many requests wait"):
             one.completions.create(model="any", prompt="x", n=2)
         with pytest.raises(openai.NotFoundError):
