@@ -17,7 +17,7 @@ import numpy as np
 from .pretrained import repeated
 from .programs import attn, with_range
 from .results import Row
-from .shrink import smollm2
+from .shrink import expect_same_token, smollm2
 from .timing import stopwatch
 
 DEPTHS, NEW = (0, 1024, 4096), 64
@@ -60,11 +60,7 @@ def llama(options: argparse.Namespace, path: pathlib.Path, kind: str, threads: i
     from .llama_models import LlamaCpp
 
     peer = LlamaCpp(path, threads, context=DEPTHS[-1] + NEW + 1, cache=kind)
-    prompt = "The capital of France is"
-    said = attn(options, "generate", path, "--prompt", prompt, "--temperature", 0, "--max-new-tokens", 1).stdout
-    both = [[int(word) for word in attn(options, "tokenizer", "encode", path, "--text", each).stdout.split()]
-            for each in (prompt, said.rstrip("\n"))]
-    assert int(np.argmax(peer.feed(both[0]))) == both[1][len(both[0])], "llama.cpp goes on by another token"
+    expect_same_token(options, path, peer)
     for depth in DEPTHS:
         peer.forget()
         if depth:

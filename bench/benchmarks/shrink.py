@@ -105,15 +105,20 @@ def text(options: argparse.Namespace) -> Iterator[Row]:
                 yield from beside_llama(options, file, threads, what)
 
 
-def beside_llama(options: argparse.Namespace, path: pathlib.Path, threads: int, what: str) -> Iterator[Row]:
-    from .llama_models import LlamaCpp
-
+def expect_same_token(options: argparse.Namespace, path: pathlib.Path, peer) -> None:
+    """llama.cpp goes on as attn does."""
     prompt = "The capital of France is"
     said = attn(options, "generate", path, "--prompt", prompt, "--temperature", 0, "--max-new-tokens", 1).stdout
     both = [[int(word) for word in attn(options, "tokenizer", "encode", path, "--text", each).stdout.split()]
             for each in (prompt, said.rstrip("\n"))]
-    peer = LlamaCpp(path, threads)
     assert int(np.argmax(peer.feed(both[0]))) == both[1][len(both[0])], "llama.cpp goes on by another token"
+
+
+def beside_llama(options: argparse.Namespace, path: pathlib.Path, threads: int, what: str) -> Iterator[Row]:
+    from .llama_models import LlamaCpp
+
+    peer = LlamaCpp(path, threads)
+    expect_same_token(options, path, peer)
     rates = repeated(options.repeats, lambda: peer.rates(PROMPT, NEW))
     peer.close()
     for test, column in ((f"pp{PROMPT}", 0), (f"tg{NEW}", 1)):
