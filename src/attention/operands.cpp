@@ -6,10 +6,13 @@
 
 namespace attn::detail {
 
-KeyRows::KeyRows(void* rows, int64_t first, DType dtype, int64_t n)
-    : row_stride_(n), row_bytes_(n * size_of(dtype)), n_(n), type_(static_cast<int>(dtype)) {
-  base_ = static_cast<char*>(rows) - first * row_bytes_;
-}
+KeyRows::KeyRows(const void* rows, int64_t first, DType dtype, int64_t n)
+    : base_(static_cast<const char*>(rows)),
+      first_(-first),
+      row_stride_(n),
+      row_bytes_(n * size_of(dtype)),
+      n_(n),
+      type_(static_cast<int>(dtype)) {}
 
 KeyRows::KeyRows(const Problem& p, const ConstView<4>& view, int64_t n, const Sequence& s, const void* const* pages,
                  int64_t kv_head)
@@ -33,8 +36,8 @@ KeyRows::KeyRows(const Problem& p, const ConstView<4>& view, int64_t n, const Se
 }
 
 const void* KeyRows::row(int64_t j) const {
-  if (!pages_) return base_ + j * row_bytes_;
   const int64_t at = first_ + j;
+  if (!pages_) return base_ + at * row_bytes_;
   return static_cast<const char*>(pages_[at / page_size_]) + page_offset_ + at % page_size_ * row_bytes_;
 }
 

@@ -15,7 +15,7 @@ class KeyRows {
  public:
   KeyRows() = default;
   /// Rows of n numbers that follow each other, from row `first` on at `rows`.
-  KeyRows(void* rows, int64_t first, DType dtype, int64_t n);
+  KeyRows(const void* rows, int64_t first, DType dtype, int64_t n);
   static KeyRows keys(const Problem& p, const Sequence& s, int64_t kv_head) {
     return KeyRows(p, p.k, p.D, s, s.pages.keys, kv_head);
   }
@@ -43,7 +43,8 @@ class KeyRows {
 
   const char* base_ = nullptr;
   const void* const* pages_ = nullptr;
-  int64_t page_size_ = 0, first_ = 0;    // rows of the first KV page before key 0
+  int64_t page_size_ = 0;
+  int64_t first_ = 0;                    // rows before key 0, of the first KV page or from base_ on
   int64_t page_offset_ = 0;              // bytes to the head inside a KV page
   int64_t row_stride_ = 0, stride_ = 1;  // elements: from row to row, inside a row
   int64_t row_bytes_ = 0;
