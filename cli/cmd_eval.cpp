@@ -317,13 +317,16 @@ struct Evaluate {
   void run() const {
     if (model.adapter.empty()) {  // which may have the head that the folder lacks
       const attn::models::Config config = attn::models::read_config(model.directory);
-      if (!config.head && !config.encoder_layers && !config.takes_embeddings) return similar();
+      const bool embeds = !config.head && !config.encoder_layers && !config.takes_embeddings;
+      if (embeds && kv_cache.of() == attn::KVStorage::exact) return similar();
     }
     attn::models::Loaded loaded = model.load();
     const attn::models::Config config = loaded.model->config();
     const bool fills = !config.causal && config.head && !config.classes;
     if (fills || config.takes_embeddings)
       throw UsageError(model.directory + " has no loss on texts; " + what_fits(config));
+    if (kv_cache.of() != attn::KVStorage::exact && !writes(config))
+      throw UsageError("--kv-cache is for models that continue texts; " + model.directory + " does not");
     if (config.encoder_layers) evaluate_pairs(loaded, file);
     else if (config.classes == 1 && config.problem_type == attn::models::ProblemType::regression) numbers(loaded);
     else if (classifies_tokens(config)) words(loaded);

@@ -77,8 +77,8 @@ class Batcher {
 
   /// Queues a request and returns its number. Requests are taken in this order. on_token is called in step(). Throws
   /// Error as generate() does, for a prompt that fills the context or the cache, and for options that need more than
-  /// one text or call: beams, streaming, recorder, text_cache, speculation, `cache` = false. Its cache_storage is
-  /// exact, which means nothing here, or the Batcher's.
+  /// one text or call: beams, streaming, recorder, text_cache, speculation, `cache` = false. The
+  /// options' cache_storage must be the Batcher's, or exact, which has no effect.
   int64_t add(std::vector<int64_t> prompt, GenerateOptions options);
   /// Ends a request; the next step() returns it. False if it has ended.
   bool cancel(int64_t request);

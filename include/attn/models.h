@@ -117,7 +117,8 @@ class Model {
   /// An empty cache for `sequences` >= 1 texts of a causal model. Only learned positions limit its length. A streaming
   /// cache has no limit: sink tokens and window are at most the context of learned positions, and a token has the
   /// learned or sinusoidal position of its cache position when it is the newest. Recorders and traces of self-attention
-  /// do not support it, nor a cache in 8 bits. docs/models.md has the exact meaning. Throws Error.
+  /// support neither a streaming cache nor one in 8 bits. docs/models.md has the exact meaning. Throws Error, also for
+  /// int8 without a layer that has keys and values.
   ModelCache new_cache(int64_t sequences = 1, const Streaming& streaming = {},
                        KVStorage storage = KVStorage::exact) const;
 

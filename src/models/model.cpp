@@ -331,10 +331,12 @@ ModelCache Model::new_cache(int64_t sequences, const Streaming& streaming, KVSto
   checker.require(sequences > 0,
                   [&] { return "the number of sequences is " + std::to_string(sequences) + ", must be at least 1"; });
   check_streaming(checker, config_, streaming);
+  const int64_t count = config_.causal ? attention_place(config_, AttentionKind::self, config_.layers) : 0;
+  checker.require(storage == KVStorage::exact || count > 0 || !config_.causal,
+                  "no layer of the model has keys and values that a KV cache in 8 bits could round");
   checker.done();
   ModelCache cache;
   cache.states_ = new_states(sequences);
-  const int64_t count = attention_place(config_, AttentionKind::self, config_.layers);
   for (int64_t n = 0; n < count; ++n) {
     KVCacheConfig shape = cache_config(n);
     shape.streaming = streaming;

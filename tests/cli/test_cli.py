@@ -136,6 +136,13 @@ def test_kv_cache_in_8_bits(attn):
     batch = attn.run("generate", "model", "--batch", "prompts.jsonl", "--temperature", 0, "--max-new-tokens", 30,
                      "--kv-cache", "int8").stdout
     assert json.loads(batch.splitlines()[0])["text"] in said, (batch, said)
+    attn.run("train", "text.txt", "--steps", 5, "--out", "linear", "--mixer", "retention", *SHAPE)
+    done = attn.run("generate", "linear", "--prompt", "The", "--kv-cache", "int8", status=1)
+    assert "no layer of the model has keys and values" in done.stderr, done.stderr
+    attn.file("rows.tsv", "".join(f"{TEXT[n:n + 9].split(chr(10))[0]}\t{n % 2}\n" for n in range(30)))
+    attn.run("train", "rows.tsv", "--steps", 3, "--out", "classes", *SHAPE)
+    done = attn.run("eval", "classes", "rows.tsv", "--kv-cache", "int8", status=2)
+    assert "--kv-cache is for models that continue texts; classes does not" in done.stderr, done.stderr
     done = attn.run("generate", "model", "--prompt", "The", "--kv-cache", "int4", status=2)
     assert "--kv-cache" in done.stderr and "exact, int8" in done.stderr, done.stderr
     done = attn.run("generate", "model", "--prompt", "The", "--kv-cache", "int8", "--record", "x.safetensors", status=1)
