@@ -82,6 +82,7 @@ int run(int argc, char** argv) {
   add_heads(app);
   add_serve(app);
   add_bench(app);
+  add_profile(app);
   add_tokenizer(app);
   add_info(app);
   add_completion(app);

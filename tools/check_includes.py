@@ -35,7 +35,7 @@ MODULES = {
 }
 
 # A second public header of a module.
-PREFIXES = {"tensor": "core"}
+PREFIXES = {"tensor": "core", "profile": "core"}
 
 # Programs see the public headers, and the foreign (or generated) headers with these prefixes.
 PROGRAMS = {

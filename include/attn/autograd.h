@@ -36,6 +36,7 @@
 
 #include "attn/attention.h"
 #include "attn/ops.h"
+#include "attn/profile.h"
 
 #pragma GCC visibility push(default)
 namespace attn::autograd {
@@ -153,17 +154,17 @@ class Tape {
   /// Runs the steps from gradients that the caller has added to results.
   void backward();
 
-  /// While the object lives, errors show this name before the operation's.
-  class ErrorScope {
+  /// While the object lives, errors and profiles show this name before the operation's; profiles also in backward().
+  class NameScope {
    public:
-    ErrorScope(Tape& tape, std::string_view name);
-    ~ErrorScope();
-    ErrorScope(const ErrorScope&) = delete;
-    ErrorScope& operator=(const ErrorScope&) = delete;
+    NameScope(Tape& tape, std::string_view name);
+    ~NameScope();
+    NameScope(const NameScope&) = delete;
+    NameScope& operator=(const NameScope&) = delete;
 
    private:
     Tape& tape_;
-    size_t length_;
+    ProfileSpan span_;
   };
 
  private:
@@ -173,10 +174,11 @@ class Tape {
   struct Step {
     Value result;
     std::function<void()> run;
+    std::vector<std::string> scope;  // the names of that time, while a Profiler collects
   };
   std::vector<Step> steps_;
   bool has_run_ = false;
-  std::string scope_;
+  std::vector<std::string> scope_;
   uint64_t stream_ = 0;
 };
 

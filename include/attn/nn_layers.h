@@ -30,6 +30,8 @@ class Layer {
   /// The name in the model, as "blocks.3.attention". A default-constructed layer and one without a scope name have the
   /// name of their class, as "Linear".
   const std::string& name() const { return name_; }
+  /// The last part of it, as "attention", which errors of operations and profiles show inside the scopes around it.
+  std::string_view short_name() const { return std::string_view(name_).substr(name_.rfind('.') + 1); }
   /// The type of x and of the result.
   DType dtype() const { return dtype_; }
 

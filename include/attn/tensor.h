@@ -162,14 +162,14 @@ class Buffer {
   Buffer() = default;
   explicit Buffer(int64_t bytes, bool zero = false);
   void* data() const { return memory_.get(); }
-  int64_t bytes() const { return bytes_; }
+  int64_t bytes() const { return memory_.get_deleter().bytes; }
 
  private:
   struct Free {
+    int64_t bytes;  // 0 in an empty unique_ptr, which value-initialises it
     void operator()(void* pointer) const;
   };
   std::unique_ptr<void, Free> memory_;
-  int64_t bytes_ = 0;
 };
 
 /// Owns a dense row-major array, zero-initialised; copies copy the elements. operator[] takes the index in memory order

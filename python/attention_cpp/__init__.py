@@ -20,6 +20,8 @@ The integrations have the signatures and conventions of other libraries, and nee
     attention_cpp.transformers   register() adds attn_implementation="attention_cpp"
     attention_cpp.jax            jax.nn.dot_product_attention
 
+profile() collects the time, work and memory of every call inside a with statement.
+
 watch(model) records q, k and lse of every attention layer of a torch model while the model runs.
 
 A wrong argument raises `Error` (a ValueError) or TypeError. The message names all wrong arguments at once.
@@ -36,16 +38,18 @@ from ._linear import LinearGradients, linear_attention, linear_attention_backwar
 from ._machine import float32_precision, isa, isas, threads
 from ._operator import (Gradients, Plan, attention, attention_backward, attention_weights, dropout_keeps, explain,
                         explain_backward, merge)
+from ._profile import Profile, profile, profile_scope
 from ._statistics import attention_statistics
 
 __version__ = "0.1.0"
 __all__ = [
     "Document", "Error", "Gradients", "HEAD_MEASURES", "HeadCoreference", "HeadDistances", "HeadMeasures",
-    "HeadMentions", "HeadRelation", "HeadSyntax", "KVCache", "LinearGradients", "Mention", "Plan", "Sentence",
-    "attention", "attention_backward", "attention_flow", "attention_rollout", "attention_statistics",
+    "HeadMentions", "HeadRelation", "HeadSyntax", "KVCache", "LinearGradients", "Mention", "Plan", "Profile",
+    "Sentence", "attention", "attention_backward", "attention_flow", "attention_rollout", "attention_statistics",
     "attention_weights", "dropout_keeps", "explain", "explain_backward", "float32_precision",
     "gradient_times_attention", "head_clusters", "head_points", "isa", "isas", "linear_attention",
-    "linear_attention_backward", "merge", "read_conllu", "read_coreference", "repeated_tokens", "threads",
+    "linear_attention_backward", "merge", "profile", "profile_scope", "read_conllu", "read_coreference",
+    "repeated_tokens", "threads",
 ]
 
 if TYPE_CHECKING:

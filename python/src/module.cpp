@@ -21,6 +21,7 @@
 #include "layouts.h"
 #include "linear.h"
 #include "page.h"
+#include "profile.h"
 #include "shorten.h"
 
 namespace bindings {
@@ -359,6 +360,7 @@ NB_MODULE(_core, m) {
   add_layouts(m);
   add_linear(m);
   add_page(m);
+  add_profile(m);
   nb::class_<Cache>(m, "Cache")
       .def("__init__",
            [](Cache* self, int64_t kv_heads, int64_t head_dim, int64_t value_dim, const std::string& dtype,

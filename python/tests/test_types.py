@@ -35,6 +35,7 @@ cache = attention_cpp.KVCache(2, 4, page_size=16, max_pages=4)
 measures, distances = attention_cpp.HeadMeasures(), attention_cpp.HeadDistances()
 syntax, coreference = attention_cpp.HeadSyntax(), attention_cpp.HeadCoreference()
 module = torch.nn.Linear(2, 2)
+seen = attention_cpp.Profile()
 """
 N, T = "n", "t"
 NUMPY = r"ndarray\[tuple\[int, int, int, int\], .*float.*"
@@ -61,6 +62,9 @@ EXPRESSIONS = {
     "attention_cpp.linear_attention(n, n, n, return_state=flag)": r"Union|\|",
     "attention_cpp.linear_attention_backward(t, t, t, t).dbeta": rf"{TENSOR} \| None|Union\[{TENSOR}, None\]",
     "attention_cpp.merge(t, t, t, t)": TWO, "attention_cpp.explain(n, n, n, causal=True)": "Plan",
+    "attention_cpp.profile(tasks=True)": r"_GeneratorContextManager\[.*Profile",
+    "attention_cpp.profile_scope('layer')": r"_GeneratorContextManager\[None",
+    "seen.table(rows=3)": r"\bstr", "seen.save_trace('trace.json')": "None", "seen.spans[0].begin": r"\bint",
     "attention_cpp.explain_backward(n, n, n, causal=True)": "Plan",
     "attention_cpp.attention_statistics(t, t, t, ['entropy'], top=3, causal=True)": rf"dict\[.*str, {TENSOR}\]",
     "attention_cpp.gradient_times_attention(t, t, t, t, t, causal=True)": TENSOR,
@@ -162,7 +166,7 @@ def test_every_public_name_has_an_expression(module, name):
     for function in public.__all__:
         assert re.search(rf"\b{name}\.{function}\b", text) or not module and function in IN_PREAMBLE, function
     objects = {"KVCache": "cache", "HeadMeasures": "measures", "HeadDistances": "distances", "HeadSyntax": "syntax",
-               "HeadCoreference": "coreference"}
+               "HeadCoreference": "coreference", "Profile": "seen"}
     for function, _ in functions_of(public):
         owner, _, method = function.partition(".")
         assert not method or f"{objects[owner]}.{method}(" in text, function

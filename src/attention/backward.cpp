@@ -413,6 +413,7 @@ void attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, ConstVie
   }
   checker.done();
   const detail::BackwardInputs in{out, dout, lse, dlse};
+  const ProfileSpan span("attention_backward", [&] { return detail::backward_work(p, in, gradients); });
   detail::run_backward(p, in, gradients);
 }
 

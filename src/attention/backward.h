@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/gradient_tile.h"
+#include "attn/profile.h"
 
 namespace attn::detail {
 
@@ -25,6 +26,8 @@ struct BackwardPlan {
 BackwardPlan plan_backward(const Problem& p, const BackwardInputs& in, const AttentionGradients& gradients);
 /// All gradients that are wanted.
 void run_backward(const Problem& p, const BackwardInputs& in, const AttentionGradients& gradients);
+
+OperationWork backward_work(const Problem& p, const BackwardInputs& in, const AttentionGradients& gradients);
 
 /// dbias summed over broadcast axes, tile by tile, recomputing dS: O(tile) memory beside dbias itself.
 void run_bias_gradient(const Problem& p, const BackwardInputs& in, const View<4>& dbias);

@@ -31,8 +31,9 @@ double allowed_pairs(const Problem& p) {
   const TileKernels& tk = row_kernels(p);
   CountPairs count;
   uint64_t allowed[kernels::kMaxBlockKeys];
+  const int64_t heads = p.has_key_masks() ? p.H : std::min<int64_t>(p.H, 1);  // intervals are those of all heads
   for (const Sequence& s : p.sequences) {
-    for (int64_t h = 0; h < p.H; ++h) {
+    for (int64_t h = 0; h < heads; ++h) {
       for (int64_t first = 0; first < s.query_count; first += kernels::kMaxWidth) {
         const int64_t rows = std::min<int64_t>(kernels::kMaxWidth, s.query_count - first);
         fill_head_panel(count.rows, p, s, h, first, rows, 1);
@@ -42,7 +43,7 @@ double allowed_pairs(const Problem& p) {
       }
     }
   }
-  return count.pairs;
+  return heads > 0 ? count.pairs * static_cast<double>(p.H / heads) : 0;
 }
 
 /// The kernels of the longest sequence, and the words for them.
@@ -77,6 +78,10 @@ struct Kernels {
   std::string text;
 };
 
+OperationWork work_of(const Problem& p, double flops_per_pair, double bytes) {
+  return {{p.B, p.H, p.Lq, p.Lk, p.D}, flops_per_pair * allowed_pairs(p), bytes};
+}
+
 Problem checked(std::string_view operation, const ConstView<4>& q, const ConstView<4>& k, const ConstView<4>& v,
                 const AttentionOptions& options) {
   Checker checker(operation);
@@ -86,6 +91,28 @@ Problem checked(std::string_view operation, const ConstView<4>& q, const ConstVi
 }
 
 }  // namespace
+
+namespace detail {
+
+OperationWork forward_work(const Problem& p, const View<4>& out, const View<3>& lse) {
+  const double keys = static_cast<double>(p.key_bytes);
+  return work_of(p, 2 * static_cast<double>(p.D + p.Dv),
+                 bytes_of(p.q) + keys + bytes_of(p.options->bias) + bytes_of(out) + bytes_of(lse));
+}
+
+OperationWork backward_work(const Problem& p, const BackwardInputs& in, const AttentionGradients& to) {
+  const double keys = static_cast<double>(p.key_bytes);
+  const double read =
+      bytes_of(p.q) + keys + bytes_of(p.options->bias) + bytes_of(in.out) + bytes_of(in.dout) + bytes_of(in.lse);
+  return work_of(p, 2 * static_cast<double>(3 * p.D + 2 * p.Dv),
+                 read + bytes_of(to.dq) + bytes_of(to.dk) + bytes_of(to.dv) + bytes_of(to.dbias));
+}
+
+OperationWork scores_work(const Problem& p) {
+  return work_of(p, 2 * static_cast<double>(p.D), bytes_of(p.q) + bytes_of(p.k));
+}
+
+}  // namespace detail
 
 AttentionPlan explain(ConstView<4> q, ConstView<4> k, ConstView<4> v, const AttentionOptions& options) {
   const Problem p = checked("explain", q, k, v, options);

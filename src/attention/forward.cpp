@@ -357,6 +357,7 @@ void attention(ConstView<4> q, ConstView<4> k, ConstView<4> v, View<4> out, View
                            detail::region("mask", options.mask), detail::region("bias", options.bias)});
   }
   checker.done();
+  const ProfileSpan span("attention", [&] { return detail::forward_work(p, out, lse); });
   detail::run_forward(p, detail::plan_forward(p), out, lse);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/problem.h"
+#include "attn/profile.h"
 
 namespace attn::detail {
 
@@ -31,5 +32,9 @@ struct ForwardPlan {
 
 ForwardPlan plan_forward(const Problem& p);
 void run_forward(const Problem& p, const ForwardPlan& plan, const View<4>& out, const View<3>& lse);
+
+// What calls report to a profile: of a forward, of a backward (backward.h), and of what computes scores alone.
+OperationWork forward_work(const Problem& p, const View<4>& out, const View<3>& lse);
+OperationWork scores_work(const Problem& p);
 
 }  // namespace attn::detail

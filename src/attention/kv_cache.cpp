@@ -206,6 +206,13 @@ void KVCache::append(int64_t sequence, ConstView<4> k, ConstView<4> v) {
            std::to_string(state.pages_in_use - freed) + " in use, more than max_pages = " + std::to_string(c.max_pages);
   });
   checker.done();
+  const ProfileSpan span("append", [&] {
+    return OperationWork{
+        {c.kv_heads, n, c.head_dim},
+        0,
+        bytes_of(k) + bytes_of(v) +
+            static_cast<double>(n * c.kv_heads * (state.row_bytes(c.head_dim) + state.row_bytes(c.value_dim)))};
+  });
   if (n == 0) return;
 
   // What is in `stored` changes only when all is there.
@@ -434,6 +441,7 @@ void KVCache::attend(std::span<const int64_t> sequences, std::span<const int64_t
     check_overlap(checker, {region("out", out), region("lse", lse)},
                   {region("q", q), region("bias", options.bias), region("sink_queries", sink_queries)});
   checker.done();
+  const ProfileSpan span("attention", [&] { return forward_work(p, out, lse); });
   Array own_lse;
   if (call.evicts() && !lse) {
     own_lse = Array(q.dtype == DType::float64 ? DType::float64 : DType::float32, {1, p.H, p.Lq});

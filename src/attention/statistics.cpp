@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "attention/forward.h"
 #include "attention/statistics_worker.h"
 #include "attention/task.h"
 
@@ -299,6 +300,7 @@ StatisticsCall::StatisticsCall(const Problem& p_, const ConstView<3>& lse_, cons
 void make_statistics(Checker& checker, const Problem& p, const ConstView<3>& lse, const AttentionStatistics& wanted) {
   check_statistics(checker, p, lse, wanted, ValueTypes::of_lse);
   checker.done();
+  const ProfileSpan span("attention_statistics", [&] { return scores_work(p); });
   StatisticsCall call(p, lse, wanted);
   std::vector<Slab> slabs = slabs_of(call, picture_alone(wanted));
   run_statistics(call, slabs);

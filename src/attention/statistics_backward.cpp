@@ -4,6 +4,7 @@
 
 #include "attention/backward.h"
 #include "attention/elements.h"
+#include "attention/forward.h"
 #include "attention/statistics.h"
 
 namespace attn::detail {
@@ -143,6 +144,7 @@ void attention_statistics_backward(ConstView<4> q, ConstView<4> k, ConstView<3> 
   const detail::Problem p = detail::make_problem(checker, q, k, values, kept);
   detail::check_statistics_backward(checker, p, lse, statistics, drows, gradients, detail::ValueTypes::of_lse);
   checker.done();
+  const ProfileSpan span("attention_statistics_backward", [&] { return detail::scores_work(p); });
   ConstView<4> none = q;
   none.size[3] = 0;
   const detail::StatisticsLoss loss(p, lse, statistics, drows);

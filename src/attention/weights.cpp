@@ -4,6 +4,7 @@
 #include "attention/states.h"
 #include "attention/task.h"
 #include "attention/tile.h"
+#include "attn/profile.h"
 
 namespace attn::detail {
 namespace {
@@ -124,6 +125,11 @@ void attention_weights(ConstView<4> q, ConstView<4> k, ConstView<3> lse, View<4>
     detail::check_overlap(checker, {detail::region("weights", weights)},
                           {detail::region("q", q), detail::region("k", k), detail::region("lse", lse)});
   checker.done();
+  const ProfileSpan span("attention_weights", [&] {
+    return OperationWork{{p.B, p.H, rows, columns, p.D},
+                         2 * static_cast<double>(p.B * p.H * rows) * static_cast<double>(columns * p.D),
+                         bytes_of(p.q) + bytes_of(p.k) + bytes_of(weights)};
+  });
   detail::run_weights(p, lse, weights, {first_query, first_query + rows, first_key, first_key + columns});
 }
 

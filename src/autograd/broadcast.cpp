@@ -41,6 +41,7 @@ bool broadcast(const std::vector<int64_t>& a, const std::vector<int64_t>& b, std
 template <class Function>
 Array combined(const Tape& tape, const Array& a, const Array& b, const std::vector<int64_t>& shape, Function f) {
   const Array y = tape.array(a.dtype(), shape);
+  const ProfileSpan span("broadcast", [&] { return work_on({&a, &b, &y}); });
   const std::vector<int64_t> stride_a = strides_on(a.shape(), shape), stride_b = strides_on(b.shape(), shape);
   const int64_t width = y.width(), step_a = shape.empty() ? 0 : stride_a.back(),
                 step_b = shape.empty() ? 0 : stride_b.back();
@@ -69,6 +70,7 @@ Array computed(const Tape& tape, Arithmetic op, const Array& a, const Array& b, 
 
 Array summed_to(const Tape& tape, const Array& of, const std::vector<int64_t>& shape, double factor) {
   const Array x = widened(tape, of), y = tape.array(x.dtype(), shape);
+  const ProfileSpan span("sum", [&] { return work_on({&x, &y}); });
   const std::vector<int64_t> strides = strides_on(x.shape(), x.shape());
   std::vector<int64_t> kept = x.shape(), summed = x.shape();  // each is 1 on the axes of the other
   const size_t missing = x.shape().size() - shape.size();

@@ -16,6 +16,7 @@ class Recycler : public std::enable_shared_from_this<Recycler> {
  public:
   /// At least `bytes` bytes of undefined content, which come back here when the last owner lets go.
   std::shared_ptr<void> take(int64_t bytes);
+  ~Recycler();
 
  private:
   std::map<int64_t, std::vector<Buffer>> free_;

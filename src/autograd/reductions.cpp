@@ -19,6 +19,7 @@ void check_floating(const char* operation, const Value& x) {
 template <class Body>
 Array mapped_rows(const Tape& tape, const Array& x, const Array& second, const Body& body) {
   const Array from = widened(tape, x), beside = widened(tape, second), y = tape.array(from.dtype(), x.shape());
+  const ProfileSpan span("rows", [&] { return work_on({&from, &beside, &y}); });
   const int64_t width = y.width();
   if (y.count() == 0) return y;
   with_wide(y.dtype(), [&](auto zero) {

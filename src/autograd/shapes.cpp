@@ -25,6 +25,9 @@ void copy_indices(const Array& from, int64_t from_begin, const Array& to, int64_
   const Around a(from.shape(), axis), b(to.shape(), axis);
   const int64_t unit = a.after * size_of(from.dtype());
   if (count * unit == 0) return;
+  const ProfileSpan span("copy", [&] {
+    return OperationWork{{a.before, count, a.after}, 0, 2 * static_cast<double>(a.before * count * unit)};
+  });
   parallel_for(a.before, [&](int64_t n) {
     std::copy_n(static_cast<const char*>(from.data()) + (n * a.extent + from_begin) * unit, count * unit,
                 static_cast<char*>(to.data()) + (n * b.extent + to_begin) * unit);
@@ -43,6 +46,7 @@ Array transposed(const Tape& tape, const Array& x, int64_t axis, int64_t other) 
   std::swap(shape[static_cast<size_t>(axis)], shape[static_cast<size_t>(other)]);
   std::swap(strides[static_cast<size_t>(axis)], strides[static_cast<size_t>(other)]);
   const Array y = tape.array(x.dtype(), shape);
+  const ProfileSpan span("transpose", [&] { return work_on({&x, &y}); });
   const int64_t width = y.width(), unit = size_of(x.dtype());
   if (y.count() == 0) return y;
   for_ranges(y.count() / width, width, [&](int64_t begin, int64_t end) {

@@ -5,6 +5,38 @@
 #include "autograd/recycler.h"
 
 namespace attn::autograd {
+namespace {
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += name + ": ";
+  return text;
+}
+
+/// The scopes of the step that runs, as spans: steps one after the other share those that they have in common.
+class BackwardScopes {
+ public:
+  ~BackwardScopes() { leave(0); }
+  void enter(const std::vector<std::string>& names) {
+    size_t common = 0;
+    while (common < std::min(names.size(), names_.size()) && names[common] == names_[common]) ++common;
+    leave(common);
+    for (size_t n = common; n < names.size(); ++n) {
+      names_.push_back(names[n]);
+      spans_.push_back(std::make_unique<ProfileSpan>(names[n]));
+    }
+  }
+
+ private:
+  void leave(size_t count) {
+    while (spans_.size() > count) spans_.pop_back();  // the innermost first
+    names_.resize(count);
+  }
+  std::vector<std::string> names_;
+  std::vector<std::unique_ptr<ProfileSpan>> spans_;
+};
+
+}  // namespace
 
 Tape::Tape(const TapeOptions& options, std::shared_ptr<Recycler> memory)
     : options_(options), memory_(memory ? std::move(memory) : std::make_shared<Recycler>()) {}
@@ -23,7 +55,7 @@ Value Tape::result(std::string_view operation, Array data, std::initializer_list
   if (options_.check_finite && data.dtype() != DType::int64) {
     const double squares = ops::sum_of_squares(data.flat());
     if (!(squares - squares == 0))
-      throw Error("train", {scope_ + std::string(operation) + " gives a value that is not finite"});
+      throw Error("train", {joined(scope_) + std::string(operation) + " gives a value that is not finite"});
   }
   bool wants = false;
   for (const Value& input : inputs) wants = wants || input.wants_gradient();
@@ -32,7 +64,7 @@ Value Tape::result(std::string_view operation, Array data, std::initializer_list
 
 void Tape::push(const Value& result, std::function<void()> run) {
   if (!run) throw Error("record", {"the step is empty"});
-  steps_.push_back({result, std::move(run)});
+  steps_.push_back({result, std::move(run), is_profiling() ? scope_ : std::vector<std::string>()});
 }
 
 void Tape::backward(const Value& root, double factor) {
@@ -59,18 +91,21 @@ void Tape::backward() {
   if (!recording()) throw Error("backward", {"the tape does not record"});
   if (steps_.empty() && has_run_) throw Error("backward", {"the steps of the tape have run: each runs once"});
   has_run_ = true;
+  BackwardScopes scopes;
   while (!steps_.empty()) {  // a step that has run lets go of what it held
     const Step step = std::move(steps_.back());
     steps_.pop_back();
-    if (!step.result.gradient_is_empty()) step.run();
+    if (step.result.gradient_is_empty()) continue;
+    scopes.enter(step.scope);
+    step.run();
   }
 }
 
-Tape::ErrorScope::ErrorScope(Tape& tape, std::string_view name) : tape_(tape), length_(tape.scope_.size()) {
-  tape_.scope_.append(name).append(": ");
+Tape::NameScope::NameScope(Tape& tape, std::string_view name) : tape_(tape), span_(name) {
+  tape_.scope_.emplace_back(name);
 }
 
-Tape::ErrorScope::~ErrorScope() { tape_.scope_.resize(length_); }
+Tape::NameScope::~NameScope() { tape_.scope_.pop_back(); }
 
 Value recompute(Tape& tape, const Value& x, std::function<Value(Tape&, const Value&)> function) {
   Checker checker("recompute");

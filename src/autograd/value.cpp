@@ -1,6 +1,7 @@
 // Values with their gradients, and the memory that arrays of a tape recycle.
 #include "autograd/recycler.h"
 #include "core/checker.h"
+#include "core/profile.h"
 
 namespace attn::autograd {
 namespace {
@@ -23,14 +24,22 @@ std::shared_ptr<void> Recycler::take(int64_t bytes) {
   } else {
     buffer = std::move(free.back());
     free.pop_back();
+    count_memory(occupied_bytes(size));
   }
   struct Return {
     std::shared_ptr<Recycler> home;
     std::shared_ptr<Buffer> buffer;
-    void operator()(void*) { home->free_[buffer->bytes()].push_back(std::move(*buffer)); }
+    void operator()(void*) {
+      count_memory(-occupied_bytes(buffer->bytes()));
+      home->free_[buffer->bytes()].push_back(std::move(*buffer));
+    }
   };
   void* data = buffer.data();
   return {data, Return{shared_from_this(), std::make_shared<Buffer>(std::move(buffer))}};
+}
+
+Recycler::~Recycler() {  // buffers count themselves out as well
+  for (const auto& [size, free] : free_) count_memory(occupied_bytes(size) * std::ssize(free));
 }
 
 // ------------------------------------------------------------------------------------------------------------ values

@@ -24,6 +24,15 @@ inline Array narrowed(const Tape& tape, const Array& wide, DType dtype) {
   return x;
 }
 
+/// What a loop of the tape's own reports to a profile: the last array is its result.
+inline OperationWork work_on(std::initializer_list<const Array*> arrays) {
+  OperationWork work;
+  for (const Array* array : arrays) work.bytes += static_cast<double>(array->count() * size_of(array->dtype()));
+  const View<2> rows = (*(arrays.end() - 1))->rows();
+  work.shape = {rows.size[0], rows.size[1]};
+  return work;
+}
+
 /// body(T()) for the T of a wide type.
 template <class Body>
 auto with_wide(DType dtype, const Body& body) {

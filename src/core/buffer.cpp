@@ -9,19 +9,15 @@
 #endif
 
 #include "attn/core.h"
+#include "core/profile.h"
 
 namespace attn {
 namespace {
 
-constexpr size_t kCacheLine = 64;
-constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kHugeFrom = kHugePage / 4;  // the scratch of one thread (0.6 MiB at D = 128) gains from it already
-
-size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
-
-void* allocate(size_t bytes) {
+void* allocate(int64_t bytes) {
+  constexpr size_t kCacheLine = 64;
   const size_t alignment = bytes < kHugeFrom ? kCacheLine : kHugePage;
-  const size_t rounded = round_up(bytes, alignment);
+  const auto rounded = static_cast<size_t>(occupied_bytes(bytes));
   void* memory = std::aligned_alloc(alignment, rounded);
   if (!memory) throw std::bad_alloc();
 #ifdef __linux__
@@ -36,11 +32,14 @@ void* allocate(size_t bytes) {
 Buffer::Buffer(int64_t bytes, bool zero) {
   if (bytes < 0) throw Error("Buffer", {"the size is " + std::to_string(bytes) + " bytes, must not be negative"});
   if (bytes == 0) return;
-  memory_.reset(allocate(static_cast<size_t>(bytes)));
-  bytes_ = bytes;
+  memory_ = {allocate(bytes), Free{bytes}};
+  count_memory(occupied_bytes(bytes));
   if (zero) std::memset(data(), 0, static_cast<size_t>(bytes));
 }
 
-void Buffer::Free::operator()(void* pointer) const { std::free(pointer); }
+void Buffer::Free::operator()(void* pointer) const {
+  std::free(pointer);
+  count_memory(-occupied_bytes(bytes));
+}
 
 }  // namespace attn

@@ -26,6 +26,7 @@
 
 #include "attn/core.h"
 #include "core/control_groups.h"
+#include "core/profile.h"
 
 namespace attn {
 namespace {
@@ -104,6 +105,7 @@ class Pool {
   std::array<Share, kMaxThreads> shares_{};
   int share_count_ = 0;
   const TaskRef* body_ = nullptr;
+  JobSpan span_;
   int workers_ = 0;
   std::array<Worker, kMaxThreads> worker_{};
 };
@@ -123,6 +125,7 @@ void Pool::run(int64_t tasks, TaskRef body) {
 
 void Pool::publish(int64_t tasks, const TaskRef& body, int seats) {
   body_ = &body;
+  span_ = current_span();
   share_count_ = seats + 1;
   const int64_t least = tasks / share_count_, longer = tasks % share_count_;
   int64_t first = 0;
@@ -141,6 +144,7 @@ void Pool::publish(int64_t tasks, const TaskRef& body, int seats) {
 }
 
 void Pool::draw_tasks(int home) {
+  const TaskSpan span(span_);
   for (int i = 0; i < share_count_; ++i) {
     Share& share = shares_[static_cast<size_t>((home + i) % share_count_)];
     while (share.next.load(std::memory_order_relaxed) < share.end) {
@@ -183,6 +187,7 @@ void Pool::serve(int worker) {
 
 void* Pool::serve_pool(void* worker) {
   const Worker& self = *static_cast<Worker*>(worker);
+  name_thread("worker " + std::to_string(self.number + 1));
   self.pool->serve(self.number);
   return nullptr;
 }

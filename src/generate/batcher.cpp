@@ -230,6 +230,7 @@ Array Batcher::State::compute(std::span<const int64_t> counts) {
   }
   batch.sequences = std::ssize(places);
   batch.length = std::ssize(batch.tokens);
+  const ProfileSpan span("batch");
   autograd::Tape tape({.batch_invariant = true}, memory);
   const autograd::Value logits =
       model.forward(tape, batch, {.cache = &cache, .cache_sequences = places, .last_only = true});

@@ -204,6 +204,7 @@ std::vector<TokenLogprobs> Chooser::take_logprobs(size_t count) {
 }
 
 int64_t Chooser::next(std::span<float> logits, std::span<const int64_t> text, int64_t first) {
+  const ProfileSpan span("sample");
   if (options_.top_logprobs) raw_.assign(logits.begin(), logits.end());
   add_biases(text, options_, [&](int64_t id, double bias) { logits[id] += static_cast<float>(bias); });
   for (const int64_t id : forbidden(text, given_, options_)) logits[id] = -std::numeric_limits<float>::infinity();
@@ -256,6 +257,7 @@ std::vector<float> Sequences::next(int64_t last, std::span<const int64_t> draft)
 
 std::vector<float> Sequences::logits(models::Batch& batch, bool last_only) {
   batch.length = static_cast<int64_t>(batch.tokens.size()) / batch.sequences;
+  const ProfileSpan span(known() == 0 ? "prefill" : "decode");
   autograd::Tape tape({.batch_invariant = same_bits_}, memory_);
   const autograd::Value logits = model_.forward(
       tape, batch, {.cache = cached_ ? &cache_ : nullptr, .last_only = last_only, .recorder = recorder_});

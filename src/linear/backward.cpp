@@ -217,6 +217,10 @@ void linear_attention_backward(ConstView<4> q, ConstView<4> k, ConstView<4> v, C
   const linear::LinearProblem p = linear::make_problem(checker, q, k, v, options);
   linear::check_backward(checker, p, dout, gradients, dfinal_state);
   checker.done();
+  const ProfileSpan span("linear_attention_backward", [&] {
+    return linear::work_of(p, 3,
+                           bytes_of(dout) + bytes_of(gradients.dq) + bytes_of(gradients.dk) + bytes_of(gradients.dv));
+  });
   linear::clear_gradients(p, gradients);
   if (q.dtype == DType::float64) linear::run_backward<double>(p, dout, gradients, dfinal_state);
   else linear::run_backward<float>(p, dout, gradients, dfinal_state);

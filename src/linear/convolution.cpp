@@ -147,6 +147,7 @@ void causal_convolution(ConstView<3> x, ConstView<2> weight, View<3> out, const 
   const linear::Convolution c = linear::make_convolution(checker, x, weight, options);
   linear::check_convolution(checker, c, out, final_state, false);
   checker.done();
+  const ProfileSpan span("causal_convolution", [&] { return linear::work_of(c, 1, bytes_of(out)); });
   linear::clear_tokens_of_none(c, out);
   if (x.dtype == DType::float64) linear::run_convolution<double>(c, out);
   else linear::run_convolution<float>(c, out);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attn/linear_convolution.h"
+#include "attn/profile.h"
 #include "linear/arrays.h"
 
 namespace attn::linear {
@@ -35,6 +36,13 @@ void check_convolution(Checker& checker, const Convolution& c, const View<3>& ou
                        bool any_type);
 void check_convolution_backward(Checker& checker, const Convolution& c, const ConstView<3>& dout,
                                 const CausalConvolutionGradients& gradients, const ConstView<3>& dfinal_state);
+
+/// What a call reports to a profile: `passes` times its multiply-adds, the bytes of its inputs and of `others`.
+inline OperationWork work_of(const Convolution& c, double passes, double others) {
+  return {{c.B, c.L, c.C, c.W},
+          2 * passes * static_cast<double>(c.B * c.L) * static_cast<double>(c.C * c.W),
+          bytes_of(c.x) + bytes_of(c.weight) + others};
+}
 
 /// Tokens first .. first + count - 1 of a sequence.
 struct ConvolutionBlock {

@@ -191,6 +191,8 @@ void causal_convolution_backward(ConstView<3> x, ConstView<2> weight, ConstView<
   const linear::Convolution c = linear::make_convolution(checker, x, weight, options);
   linear::check_convolution_backward(checker, c, dout, gradients, dfinal_state);
   checker.done();
+  const ProfileSpan span("causal_convolution_backward",
+                         [&] { return linear::work_of(c, 2, bytes_of(dout) + bytes_of(gradients.dx)); });
   linear::clear_tokens_of_none(c, gradients.dx);
   if (x.dtype == DType::float64) linear::run_convolution_backward<double>(c, dout, gradients, dfinal_state);
   else linear::run_convolution_backward<float>(c, dout, gradients, dfinal_state);

@@ -148,6 +148,7 @@ void linear_attention(ConstView<4> q, ConstView<4> k, ConstView<4> v, View<4> ou
   const linear::LinearProblem p = linear::make_problem(checker, q, k, v, options);
   linear::check_forward(checker, p, out, final_state, false);
   checker.done();
+  const ProfileSpan span("linear_attention", [&] { return linear::work_of(p, 1, bytes_of(out)); });
   linear::clear_other_tokens(p, out);
   if (q.dtype == DType::float64) linear::run_forward<double>(p, out, final_state);
   else linear::run_forward<float>(p, out, final_state);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attn/linear_attention.h"
+#include "attn/profile.h"
 #include "core/checker.h"
 #include "linear/arrays.h"
 
@@ -33,6 +34,16 @@ void check_forward(Checker& checker, const LinearProblem& problem, const View<4>
                    bool any_type);
 void check_backward(Checker& checker, const LinearProblem& problem, const ConstView<4>& dout,
                     const LinearAttentionGradients& gradients, const ConstView<4>& dfinal_state);
+
+/// What a call reports to a profile: `passes` times the multiply-adds of the recurrence, a token after the other, and
+/// the bytes of its inputs and of `others`.
+inline OperationWork work_of(const LinearProblem& p, double passes, double others) {
+  const double products = (p.options->delta ? 3 : 2) * static_cast<double>(p.Dk * p.columns);
+  return {{p.B, p.Hv, p.L, p.Dk, p.Dv},
+          2 * passes * static_cast<double>(p.B * p.L * p.Hv) * products,
+          bytes_of(p.q) + bytes_of(p.k) + bytes_of(p.v) + bytes_of(p.options->log_decay) + bytes_of(p.options->beta) +
+              others};
+}
 
 /// The view's index on an axis that may be broadcast.
 inline int64_t along(int64_t extent, int64_t index) { return extent == 1 ? 0 : index; }

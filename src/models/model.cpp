@@ -11,7 +11,7 @@ namespace attn::models {
 
 Value Model::block(Tape& tape, const Layers& layers, size_t layer, const Value& x,
                    const nn::AttentionInputs& inputs) const {
-  const Tape::ErrorScope scope(tape, (&layers == &encoder_ ? "encoder " : "block ") + std::to_string(layer));
+  const Tape::NameScope scope(tape, (&layers == &encoder_ ? "encoder " : "block ") + std::to_string(layer));
   return std::visit([&](const auto& mixer) { return mixer(tape, x, inputs); }, layers[layer]);
 }
 
@@ -101,6 +101,7 @@ class LayerRecording {
 Value Model::embed(Tape& tape, const Batch& batch, std::span<const int64_t> first, const Streaming& streaming,
                    bool encoder) const {
   const int64_t B = batch.cu_seqlens.empty() ? batch.sequences : 1, L = encoder ? batch.source_length : batch.length;
+  const Tape::NameScope scope(tape, encoder ? "encoder embedding" : "embedding");
   const nn::Embedding& tokens = encoder && encoder_tokens_.weight ? encoder_tokens_ : tokens_;
   Value x;
   if (config_.takes_embeddings && (encoder || encoder_.empty())) {
@@ -230,7 +231,7 @@ Value Model::pooled(Tape& tape, const Value& x, const Batch& batch) const {
 }
 
 Value Model::logits(Tape& tape, Value x) const {
-  const Tape::ErrorScope scope(tape, "head");
+  const Tape::NameScope scope(tape, "head");
   if (head_dense_.weight) x = activate(tape, config_.head_activation, head_dense_(tape, x));
   if (head_norm_.weight) x = head_norm_(tape, x);
   const DType type = parameters_->dtype() == DType::float64 ? DType::float64 : DType::float32;

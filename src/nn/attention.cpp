@@ -230,7 +230,7 @@ Value SelfAttention::operator()(Tape& tape, const Value& x, const AttentionInput
                  x, inputs);
   }
   checker.done();
-  const Tape::ErrorScope scope(tape, "attention");
+  const Tape::NameScope scope(tape, "attention");
   const Value& source = inputs.encoder_states ? *inputs.encoder_states : x;
   const auto whole = [](const Value& array) { return Heads{array, 0, 1, array.data().width()}; };
   const QueryKeyValue heads = {whole(query(tape, x)), whole(key(tape, source)), whole(value(tape, source)), {}};
@@ -355,7 +355,7 @@ QueryKeyValue MultiHeadAttention::project(Tape& tape, const Value& x, const Atte
 
 Value MultiHeadAttention::operator()(Tape& tape, const Value& x, const AttentionInputs& inputs) const {
   check_call(tape, x, inputs);
-  const Tape::ErrorScope scope(tape, "attention");
+  const Tape::NameScope scope(tape, short_name());
   const QueryKeyValue heads = project(tape, x, inputs);
   const int64_t L = x.shape()[1], keys = heads.k.array.shape()[1];
   AttentionOptions options = options_of(tape, inputs, options_.causal, options_.window, options_.dropout);

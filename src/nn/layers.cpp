@@ -39,7 +39,7 @@ void Linear::make_adapters(const Scope& scope, const LinearOptions& options) {
 
 /// What the adapters add to the layer's result, and the residual.
 Value Linear::update(Tape& tape, const Value& x, const Value& residual) const {
-  const Tape::ErrorScope scope(tape, "lora");
+  const Tape::NameScope scope(tape, "lora");
   const Value seen = dropout(tape, x, lora_.dropout);
   const auto low_rank = [&](const Adapter& adapter) {
     return scale(tape, linear(tape, seen, adapter.a, {}), lora_.scale());
@@ -68,6 +68,7 @@ Value Linear::operator()(Tape& tape, const Value& x, const Value& residual) cons
   Checker checker(name());
   if (check_made(checker, weight)) check_rows(checker, "x", x, weight.shape()[1], dtype(), true);
   checker.done();
+  const Tape::NameScope scope(tape, short_name());
   const Value onto = adapters.empty() ? residual : update(tape, x, residual);
   return onto ? add_linear(tape, onto, x, weight, bias) : linear(tape, x, weight, bias);
 }
@@ -115,6 +116,7 @@ Value Norm::operator()(Tape& tape, const Value& x) const {
   Checker checker(name());
   if (check_made(checker, weight)) check_rows(checker, "x", x, weight.shape()[0], dtype(), true);
   checker.done();
+  const Tape::NameScope scope(tape, short_name());
   return options.rms ? rms_norm(tape, x, weight, options.epsilon) : layer_norm(tape, x, weight, bias, options.epsilon);
 }
 
@@ -134,11 +136,14 @@ Value FeedForward::operator()(Tape& tape, const Value& x, const Value& residual)
   Checker checker(name());
   if (check_made(checker, up.weight)) check_rows(checker, "x", x, up.weight.shape()[1], dtype(), true);
   checker.done();
-  const Tape::ErrorScope scope(tape, "feed_forward");
-  const Value hidden = options.gated         ? activate_gated(tape, options.activation, up(tape, x))
-                       : up.adapters.empty() ? linear_activated(tape, options.activation, x, up.weight, up.bias)
-                                             : activate(tape, options.activation, up(tape, x));
-  return down(tape, hidden, residual);
+  const Tape::NameScope scope(tape, "feed_forward");
+  const auto activated = [&] {
+    if (options.gated) return activate_gated(tape, options.activation, up(tape, x));
+    if (!up.adapters.empty()) return activate(tape, options.activation, up(tape, x));
+    const Tape::NameScope inner(tape, up.short_name());
+    return linear_activated(tape, options.activation, x, up.weight, up.bias);
+  };
+  return down(tape, activated(), residual);
 }
 
 Array sinusoids(int64_t positions, int64_t width, DType dtype, int64_t first) {

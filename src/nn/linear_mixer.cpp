@@ -187,7 +187,7 @@ Value LinearMixer::finished(Tape& tape, const Value& x, const Value& y) const {
 
 Value LinearMixer::operator()(Tape& tape, const Value& x, const MixerInputs& inputs) const {
   check_call(tape, x, inputs);
-  const Tape::ErrorScope scope(tape, name());
+  const Tape::NameScope scope(tape, short_name());
   const LinearMixerOptions& o = options;
   Value rows = qkv(tape, x);
   if (convolution) {

@@ -120,7 +120,7 @@ void LinformerAttention::check_call(const Value& x, std::span<const int64_t> key
 
 Value LinformerAttention::operator()(Tape& tape, const Value& x, std::span<const int64_t> key_length) const {
   check_call(x, key_length);
-  const Tape::ErrorScope scope(tape, name());
+  const Tape::NameScope scope(tape, short_name());
   const int64_t H = options.heads, D = options.head_dim;
   std::vector<int64_t> lengths(key_length.begin(), key_length.end());
   if (lengths.empty()) lengths.assign(static_cast<size_t>(x.shape()[0]), x.shape()[1]);

@@ -183,7 +183,7 @@ Value TransformerXLAttention::attend(Tape& tape, const Value& x, const Value& to
 
 Value TransformerXLAttention::operator()(Tape& tape, const Value& x, TransformerXLState* state) const {
   check_call(x, state);
-  const Tape::ErrorScope scope(tape, name());
+  const Tape::NameScope scope(tape, short_name());
   if (!state) return output(tape, attend(tape, x, x));
   const Value old = compressed(tape, *state);
   const Value y = output(tape, attend(tape, x, concat(tape, {old, Value(state->memory), x}, 1)));

@@ -100,7 +100,7 @@ Value ShortConvolution::operator()(Tape& tape, const Value& x, const MixerInputs
       inputs.state)
     check_state(checker, tape, inputs, new_state(x.shape()[0]));
   checker.done();
-  const Tape::ErrorScope scope(tape, name());
+  const Tape::NameScope scope(tape, short_name());
   const int64_t C = x.shape()[2];
   const Value parts = input(tape, x);
   const auto part = [&](int64_t n) { return slice(tape, parts, 2, n * C, (n + 1) * C); };

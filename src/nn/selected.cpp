@@ -135,7 +135,7 @@ Value MobaAttention::operator()(Tape& tape, const Value& x, const MixerInputs& i
                   {{dtype(), {x.shape()[0], tokens_of(*inputs.state), 2 * options.kv_heads * options.head_dim}}});
   }
   checker.done();
-  const Tape::ErrorScope scope(tape, name());
+  const Tape::NameScope scope(tape, short_name());
   const auto layer = [&](const Value& part) { return attend(tape, part, inputs.state); };
   return output(tape, by_sequence(tape, x, inputs.cu_seqlens, layer));
 }
@@ -304,7 +304,7 @@ Value NativeSparseAttention::operator()(Tape& tape, const Value& x, const MixerI
     }
   }
   checker.done();
-  const Tape::ErrorScope scope(tape, name());
+  const Tape::NameScope scope(tape, short_name());
   const auto layer = [&](const Value& part) { return attend(tape, part, inputs.state); };
   return output(tape, by_sequence(tape, x, inputs.cu_seqlens, layer));
 }

@@ -2,6 +2,7 @@
 #include "attn/ops.h"
 #include "ops/blocks.h"
 #include "ops/check.h"
+#include "ops/work.h"
 
 namespace attn::ops {
 namespace {
@@ -64,6 +65,7 @@ void activate(Activation f, ConstView<2> x, View<2> y) {
   require_output(checker, "y", y, x.dtype, x.size);
   require_apart(checker, "y", y, "x", x, Sharing::same);
   checker.done();
+  const ProfileSpan span("activate", [&] { return work_on(x.size, x, y); });
   run(f, x, {}, y);
 }
 
@@ -77,6 +79,7 @@ void activate_backward(Activation f, ConstView<2> x, ConstView<2> dy, View<2> dx
   require_apart(checker, "dx", dx, "x", x, Sharing::same);
   require_apart(checker, "dx", dx, "dy", dy, Sharing::same);
   checker.done();
+  const ProfileSpan span("activate_backward", [&] { return work_on(x.size, x, dy, dx); });
   run_backward(f, x, {}, dy, dx, {});
 }
 
@@ -89,6 +92,7 @@ void activate_gated(Activation f, ConstView<2> gate_up, View<2> y) {
   require_input(checker, "gate_up", gate_up, gate_up.dtype, {y.size[0], doubled(C)});
   require_apart(checker, "y", y, "gate_up", gate_up, Sharing::none);
   checker.done();
+  const ProfileSpan span("activate_gated", [&] { return work_on(y.size, gate_up, y); });
   run(f, columns_of(gate_up, 0, C), columns_of(gate_up, C, C), y);
 }
 
@@ -103,6 +107,7 @@ void activate_gated_backward(Activation f, ConstView<2> gate_up, ConstView<2> dy
   require_apart(checker, "dgate_up", dgate_up, "gate_up", gate_up, Sharing::same);
   require_apart(checker, "dgate_up", dgate_up, "dy", dy, Sharing::none);
   checker.done();
+  const ProfileSpan span("activate_gated_backward", [&] { return work_on(dy.size, gate_up, dy, dgate_up); });
   run_backward(f, columns_of(gate_up, 0, C), columns_of(gate_up, C, C), dy, columns_of(dgate_up, 0, C),
                columns_of(dgate_up, C, C));
 }

@@ -5,6 +5,7 @@
 #include "attn/ops.h"
 #include "ops/blocks.h"
 #include "ops/check.h"
+#include "ops/work.h"
 
 namespace attn::ops {
 
@@ -47,6 +48,10 @@ void adamw(View<2> parameter, ConstView<2> gradient, View<2> first_moment, View<
     require_apart(checker, "copy", copy, "second_moment", second_moment, Sharing::none);
   }
   checker.done();
+  const ProfileSpan span("adamw", [&] {
+    return work_on(parameter.size, parameter, parameter, gradient, first_moment, first_moment, second_moment,
+                   second_moment, copy);
+  });
   const double step = static_cast<double>(options.step);
   const bool dense = is_dense(parameter) && is_dense(gradient) && is_dense(first_moment) && is_dense(second_moment) &&
                      (!copy || is_dense(copy));
@@ -74,6 +79,7 @@ double sum_of_squares(ConstView<2> x) {
   require_type(checker, "x", x.dtype);
   require_input(checker, "x", x, x.dtype, x.size);
   checker.done();
+  const ProfileSpan span("sum_of_squares", [&] { return work_on(x.size, x); });
   const bool dense = is_dense(x);
   const int64_t blocks = count_blocks(x.size, dense);
   double* partial = static_cast<double*>(thread_scratch(blocks * size_of(DType::float64)));

@@ -4,6 +4,7 @@
 #include "attn/ops.h"
 #include "ops/blocks.h"
 #include "ops/check.h"
+#include "ops/work.h"
 
 namespace attn::ops {
 namespace {
@@ -27,6 +28,7 @@ void add(ConstView<2> a, ConstView<2> b, View<2> y) {
   require_apart(checker, "y", y, "a", a, Sharing::same);
   require_apart(checker, "y", y, "b", b, Sharing::same);
   checker.done();
+  const ProfileSpan span("add", [&] { return work_on(a.size, a, b, y); });
   const kernels::ElementKernels& k = kernels_for(a.dtype);
   for_blocks(a.size, is_dense(a) && is_dense(b) && is_dense(y), [&](const RowBlock& block) {
     k.add({.rows = block.rows,
@@ -44,6 +46,7 @@ void scale(ConstView<2> x, double factor, View<2> y) {
   require_output(checker, "y", y, x.dtype, x.size);
   require_apart(checker, "y", y, "x", x, Sharing::same);
   checker.done();
+  const ProfileSpan span("scale", [&] { return work_on(x.size, x, y); });
   run_scale(x, factor, y);
 }
 
@@ -60,6 +63,7 @@ void convert(ConstView<2> x, View<2> y) {
   require_output(checker, "y", y, y.dtype, x.size);
   require_apart(checker, "y", y, "x", x, Sharing::same);
   checker.done();
+  const ProfileSpan span("convert", [&] { return work_on(x.size, x, y); });
   run_scale(x, 1, y);
 }
 
@@ -69,6 +73,7 @@ void add_rows(ConstView<2> x, View<1> total) {
   require_input(checker, "x", x, x.dtype, x.size);
   require_vector(checker, "total", total, parameter_type(x.dtype), x.size[1]);
   checker.done();
+  const ProfileSpan span("add_rows", [&] { return work_on(x.size, x, total); });
   const kernels::ElementKernels& k = kernels_for(x.dtype);
   const ColumnSums sums(x.size[0], x.size[1], total.dtype, 1);
   parallel_for(sums.slabs(), [&](int64_t slab) {
@@ -88,6 +93,7 @@ void dropout(ConstView<2> x, double probability, uint64_t seed, uint64_t stream,
   require_output(checker, "y", y, x.dtype, x.size);
   require_apart(checker, "y", y, "x", x, Sharing::same);
   checker.done();
+  const ProfileSpan span("dropout", [&] { return work_on(x.size, x, y); });
   const kernels::ElementKernels& k = kernels_for(x.dtype);
   const int64_t C = x.size[1];
   for_blocks(x.size, is_dense(x) && is_dense(y), [&](const RowBlock& b) {

@@ -9,6 +9,7 @@
 #include "ops/blocks.h"
 #include "ops/check.h"
 #include "ops/packed_matrix.h"
+#include "ops/work.h"
 
 namespace attn::ops {
 namespace {
@@ -73,6 +74,7 @@ void embedding(std::span<const int64_t> ids, const PackedMatrix& table, View<2> 
   checker.require(out.dtype != DType::float64, "out is float64, must be float32, bfloat16 or float16");
   require_output(checker, "out", out, out.dtype, {out.size[0], rows.size()[0]});
   checker.done();
+  const ProfileSpan span("embedding", [&] { return work_on(out.size, out); });
   for_row_blocks(out.size[0], out.size[1], [&](const RowBlock& b) {
     std::vector<float> row(static_cast<size_t>(b.columns));
     for (int64_t r = b.row; r < b.row + b.rows; ++r) {
@@ -94,6 +96,7 @@ void embedding(std::span<const int64_t> ids, ConstView<2> table, View<2> out) {
   require_output(checker, "out", out, table.dtype, {out.size[0], table.size[1]});
   require_apart(checker, "out", out, "table", table, Sharing::none);
   checker.done();
+  const ProfileSpan span("embedding", [&] { return work_on(out.size, out, out); });
   for_row_blocks(out.size[0], out.size[1], [&](const RowBlock& b) {
     for (int64_t r = b.row; r < b.row + b.rows; ++r)
       std::memcpy(rows_at(out, {.row = r}).data, rows_at(table, {.row = ids[static_cast<size_t>(r)]}).data,
@@ -110,6 +113,7 @@ void embedding_backward(std::span<const int64_t> ids, ConstView<2> dout, View<2>
   require_output(checker, "dtable", dtable, type, {dtable.size[0], dout.size[1]});
   require_apart(checker, "dtable", dtable, "dout", dout, Sharing::none);
   checker.done();
+  const ProfileSpan span("embedding_backward", [&] { return work_on(dout.size, dout, dout, dout); });
   // Neighbouring ids to different tasks; not more of them than reading all ids again costs little for.
   const int64_t tasks = std::clamp<int64_t>(dout.count() / kBlock, 1, 16);
   const kernels::ElementKernels& k = kernels_for(dout.dtype);
@@ -136,6 +140,7 @@ void mean_pool(ConstView<2> x, std::span<const int64_t> lengths, View<2> out, st
   require_output(checker, "out", out, x.dtype, {out.size[0], x.size[1]});
   require_apart(checker, "out", out, "x", x, Sharing::none);
   checker.done();
+  const ProfileSpan span("mean_pool", [&] { return work_on(x.size, x, out); });
   const DType sum_type = parameter_type(x.dtype);
   const int64_t B = out.size[0], C = x.size[1], bytes = C * size_of(sum_type);
   const kernels::ElementKernels& k = kernels_for(x.dtype);
@@ -162,6 +167,7 @@ void mean_pool_backward(ConstView<2> dout, std::span<const int64_t> lengths, Vie
   require_output(checker, "dx", dx, dout.dtype, {dx.size[0], dout.size[1]});
   require_apart(checker, "dx", dx, "dout", dout, Sharing::none);
   checker.done();
+  const ProfileSpan span("mean_pool_backward", [&] { return work_on(dx.size, dout, dx); });
   const int64_t B = dout.size[0], C = dout.size[1];
   const kernels::ElementKernels& k = kernels_for(dout.dtype);
   parallel_for(B, [&](int64_t b) {

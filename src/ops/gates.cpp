@@ -2,6 +2,7 @@
 #include "attn/ops.h"
 #include "ops/blocks.h"
 #include "ops/check.h"
+#include "ops/work.h"
 
 namespace attn::ops {
 namespace {
@@ -64,6 +65,7 @@ void scale_heads(ConstView<2> x, ConstView<2> gates, View<2> y) {
   require_apart(checker, "y", y, "x", x, Sharing::same);
   require_apart(checker, "y", y, "gates", gates, Sharing::none);
   checker.done();
+  const ProfileSpan span("scale_heads", [&] { return work_on(x.size, x, gates, y); });
   const Gated gated(x.size, gates.size);
   const kernels::ElementKernels& k = kernels_for(x.dtype);
   parallel_for_flushed(gates.count(), [&](int64_t gate) {
@@ -86,6 +88,7 @@ void scale_heads_backward(ConstView<2> x, ConstView<2> dy, View<2> dgates) {
   require_apart(checker, "dgates", dgates, "x", x, Sharing::none);
   require_apart(checker, "dgates", dgates, "dy", dy, Sharing::none);
   checker.done();
+  const ProfileSpan span("scale_heads_backward", [&] { return work_on(x.size, x, dy, dgates); });
   const Gated gated(x.size, dgates.size);
   parallel_for_flushed(dgates.count(), [&](int64_t gate) {
     void* const to = rows_at(dgates, {.row = gate / gated.heads, .column = gate % gated.heads}).data;

@@ -7,6 +7,7 @@
 #include "attn/ops.h"
 #include "ops/blocks.h"
 #include "ops/check.h"
+#include "ops/work.h"
 
 namespace attn::ops {
 namespace {
@@ -55,6 +56,7 @@ double cross_entropy(ConstView<2> logits, std::span<const int64_t> targets, View
   require_vector(checker, "lse", lse, sum_type, logits.size[0]);
   require_apart(checker, "loss", as_row(loss), "lse", as_row(lse), Sharing::none);
   checker.done();
+  const ProfileSpan span("cross_entropy", [&] { return work_on(logits.size, logits, loss, lse); });
   const kernels::ElementKernels& k = kernels_for(logits.dtype);
   for_row_blocks(logits.size[0], logits.size[1], [&](const RowBlock& b) {
     // Until they hold what they are for: the reference and the sum of exponentials of each row.
@@ -97,6 +99,7 @@ void cross_entropy_backward(ConstView<2> logits, std::span<const int64_t> target
            " targets";
   });
   checker.done();
+  const ProfileSpan span("cross_entropy_backward", [&] { return work_on(logits.size, logits, lse, dlogits); });
   const kernels::ElementKernels& k = kernels_for(logits.dtype);
   for_row_blocks(logits.size[0], logits.size[1], [&](const RowBlock& b) {
     for (int64_t r = b.row; r < b.row + b.rows; ++r) {

@@ -6,6 +6,7 @@
 #include "ops/matvec.h"
 #include "ops/packed_matrix.h"
 #include "ops/product_result.h"
+#include "ops/work.h"
 
 namespace attn::ops {
 
@@ -86,6 +87,7 @@ void multiply(const ConstView<2>& a, const QuantizedColumns& b, const View<2>& c
   checker.require(a.stride[1] == 1 || a.size[1] <= 1, "a has columns apart, must have dense rows as b is quantized");
   checker.done();
   check_matmul(a, without_numbers(a.dtype, b.size()), c, options, false);
+  const ProfileSpan span("matmul", [&] { return work_of_product(a, static_cast<double>(b.bytes()), c, options); });
   if (c.empty()) return;
   if (a.size[1] == 0) return add_nothing(c, options);
   multiply_quantized(a, b, c, options);
@@ -95,6 +97,7 @@ void multiply(const ConstView<2>& a, const QuantizedColumns& b, const View<2>& c
 void matmul(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, const MatmulOptions& options,
             const TileFactor* tiles, const PackedColumns* panels) {
   check_matmul(a, b, c, options, !panels && !(tiles && a.dtype == DType::bfloat16));
+  const ProfileSpan span("matmul", [&] { return work_of_product(a, bytes_of(b), c, options); });
   if (c.empty()) return;
   if (a.size[1] == 0) return add_nothing(c, options);
   if (panels) return multiply_panels(a, b, c, options, panels);

@@ -7,6 +7,7 @@
 #include "attn/ops.h"
 #include "ops/blocks.h"
 #include "ops/check.h"
+#include "ops/work.h"
 
 namespace attn::ops {
 namespace {
@@ -38,6 +39,8 @@ void run_norm(Checker& checker, const Arguments& in, double epsilon, const View<
   require_apart(checker, "y", y, "x", x, Sharing::same);
   require_apart(checker, "mean", as_row(mean), "rstd", as_row(rstd), Sharing::none);
   checker.done();
+  const ProfileSpan span(in.centred ? "layer_norm" : "rms_norm",
+                         [&] { return work_on(x.size, x, in.weight, in.bias, y, mean, rstd); });
   const kernels::ElementKernels& k = kernels_for(x.dtype);
   for_row_blocks(x.size[0], x.size[1], [&](const RowBlock& b) {
     k.norm({.rows = b.rows,
@@ -70,6 +73,8 @@ void run_backward(Checker& checker, const Arguments& in, const ConstView<1>& mea
   require_apart(checker, "dx", dx, "x", x, Sharing::same);
   require_apart(checker, "dx", dx, "dy", dy, Sharing::same);
   checker.done();
+  const ProfileSpan span(in.centred ? "layer_norm_backward" : "rms_norm_backward",
+                         [&] { return work_on(x.size, x, in.weight, mean, rstd, dy, dx, dweight, dbias); });
   const kernels::ElementKernels& k = kernels_for(x.dtype);
   const ColumnSums sums(x.size[0], x.size[1], parameter, dbias ? 2 : 1);
   parallel_for(sums.slabs(), [&](int64_t slab) {

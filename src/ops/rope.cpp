@@ -5,6 +5,7 @@
 #include "attn/ops.h"
 #include "ops/blocks.h"
 #include "ops/check.h"
+#include "ops/work.h"
 
 namespace attn::ops {
 namespace {
@@ -91,6 +92,7 @@ void rope(ConstView<2> x, int64_t heads, std::span<const int64_t> positions, Vie
   require_output(checker, "y", y, x.dtype, x.size);
   require_apart(checker, "y", y, "x", x, Sharing::same);
   checker.done();
+  const ProfileSpan span("rope", [&] { return work_on(x.size, x, y); });
 
   Rotation rotation{x, y, heads, positions, options, {options.frequencies.begin(), options.frequencies.end()}};
   for (int64_t i = static_cast<int64_t>(rotation.frequency.size()); i < n / 2; ++i)

@@ -314,15 +314,22 @@ double Trainer::accumulate_gradients(StepReport& report) {
   for (int64_t micro = 0; micro < options_.accumulation; ++micro) {
     const uint64_t number = static_cast<uint64_t>(step_ * options_.accumulation + micro);
     Tape tape(tape_options(options_, number, false), memory_);
-    const auto [loss, tokens] = loss_(tape, number);
+    const auto [loss, tokens] = [&] {
+      const ProfileSpan span("forward");
+      return loss_(tape, number);
+    }();
     const double value = scalar_of(loss);
     if (!is_finite(value) && !options_.skip_nonfinite) explain_nonfinite("the loss is not finite", number);
-    tape.backward(loss, report.loss_scale / static_cast<double>(options_.accumulation));
+    {
+      const ProfileSpan span("backward");
+      tape.backward(loss, report.loss_scale / static_cast<double>(options_.accumulation));
+    }
     report.loss += value / static_cast<double>(options_.accumulation);
     report.tokens += tokens;
   }
   const bool may_be_skipped = options_.skip_nonfinite || (scaler_ && scaler_->can_back_off());
   double squares = 0;
+  const ProfileSpan span("gradient norm");
   for (const nn::Parameter& parameter : parameters_.all()) {
     if (parameter.value.gradient_is_empty()) continue;
     const double own = ops::sum_of_squares(parameter.value.gradient().flat());
@@ -336,6 +343,7 @@ double Trainer::accumulate_gradients(StepReport& report) {
 }
 
 void Trainer::update_parameters(double gradient_factor, double learning_rate) {
+  const ProfileSpan span("optimizer");
   ops::AdamWOptions& update = optimizer_.options;
   update.learning_rate = learning_rate;
   update.beta1 = options_.beta1;

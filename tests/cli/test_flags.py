@@ -9,7 +9,7 @@ import subprocess
 from attn import SHAPE, TEXT
 
 SUBCOMMANDS = ("train generate chat classify eval embed fill convert export quantize lora prune see heads serve bench "
-               "tokenizer info completion man help").split()
+               "profile tokenizer info completion man help").split()
 
 
 def flags(attn, command):

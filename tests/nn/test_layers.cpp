@@ -350,12 +350,13 @@ TEST(Modes, FirstNonFiniteOperationIsNamed) {
   const Value x(random_array(DType::float32, {kB, kL, kC}, 11));
   static_cast<float*>(parameters.find("block.feed_forward.down.weight")->master.data())[3] = NAN;
   Tape tape({.check_finite = true});
-  const Tape::ErrorScope scope(tape, "block 0");
+  const Tape::NameScope scope(tape, "block 0");
   try {
     layer(tape, x);
     FAIL() << "nothing was found";
   } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()), "[train] block 0: feed_forward: add_linear gives a value that is not finite");
+    EXPECT_EQ(std::string(error.what()),
+              "[train] block 0: feed_forward: down: add_linear gives a value that is not finite");
   }
 }
 

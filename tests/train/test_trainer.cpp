@@ -311,9 +311,10 @@ TEST(NonFinite, StopsBeforeTheUpdateAndNamesTheFirstTensor) {
     trainer.step();
     FAIL() << "the step went through";
   } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()),
-              "[train] step 2: the loss is not finite; first: block 1: attention: linear gives a value that is not "
-              "finite; nothing was updated since step 1");
+    EXPECT_EQ(
+        std::string(error.what()),
+        "[train] step 2: the loss is not finite; first: block 1: attention: qkv: linear gives a value that is not "
+        "finite; nothing was updated since step 1");
   }
   EXPECT_TRUE(parameters_of(model) == before);
   EXPECT_EQ(trainer.steps_done(), 1);
