@@ -36,8 +36,8 @@ namespace attn {
 
 // ------------------------------------------------------------------------------------------------------------- memory
 
-/// Bytes of the arrays, buffers and scratch of this process that are in use; memory that a tape keeps for its next
-/// arrays does not count.
+/// Bytes of the arrays, buffers and scratch of this process that are in use, large ones as whole pages of 2 MiB; memory
+/// that a tape keeps for its next arrays does not count.
 int64_t memory_in_use();
 /// The largest memory_in_use() since reset_memory_peak(). It is tracked while a Profiler exists.
 int64_t memory_peak();

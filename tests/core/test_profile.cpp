@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <optional>
 #include <thread>
 
 #include "attn/attention.h"
@@ -184,9 +185,10 @@ TEST(Profile, AnErrorClosesItsSpan) {
 TEST(Profile, WhatIsOpenWhenTheProfilerStopsIsDropped) {
   {
     Profiler first;
-    const ProfileSpan span("of the first");
+    std::optional<ProfileSpan> span(std::in_place, "of the first");
     first.stop();
     Profiler second;
+    span.reset();
     { const ProfileSpan own("of the second"); }
     const std::vector<Span> spans = second.take_spans();
     ASSERT_EQ(spans.size(), 1u);
