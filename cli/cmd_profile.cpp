@@ -66,8 +66,10 @@ class Profile {
     if (wants("train") && !signal_seen()) train();
     status_.end();
     if (phases_.empty()) throw attn::Error("profile", {"stopped before there was a result"});
-    if (trace_) trace_->finish(threads_);
     report();
+    if (trace_) trace_->finish(threads_);
+    if (!json.empty()) attn::io::write_file(json, indented(profile_json(phases_, peaks_)));
+    if (!roofline_file.empty()) attn::io::write_file(roofline_file, roofline(phases_, peaks_));
     if (signal_seen()) say("attn: stopped; what is printed is a part\n");
   }
 
@@ -138,8 +140,8 @@ class Profile {
   }
 
   /// Runs `work`, in a scope of this name unless it has scopes, once to warm up, then `repeats` times each with and
-  /// without a Profiler.
-  void measure(const char* name, int64_t count, const std::function<void()>& work, bool has_scopes = false) {
+  /// without a Profiler. Returns whether one of the runs was complete.
+  bool measure(const char* name, int64_t count, const std::function<void()>& work, bool has_scopes = false) {
     using Clock = std::chrono::steady_clock;
     ProfiledPhase phase{.name = name, .tokens = count};
     std::vector<attn::Span> spans, all;
@@ -164,24 +166,28 @@ class Profile {
                                      if (trace_) trace_->write(spans.back(), offset_);
                                    },
                                .tasks = trace_ != nullptr});
-      const double traced = timed();
+      const double profiled = timed();
       profiler.stop();
       peak_ = attn::memory_peak();
       threads_ = profiler.threads();
       if (signal_seen()) break;  // a part of a run says nothing
       phase.plain.push_back(plain);
-      phase.traced.push_back(traced);
+      phase.profiled.push_back(profiled);
       all.insert(all.end(), std::make_move_iterator(spans.begin()), std::make_move_iterator(spans.end()));
     }
-    if (phase.traced.empty()) return;
+    if (phase.profiled.empty()) return false;
     phase.rows = attn::summarize(all, each_layer ? nullptr : std::function(without_number));
     phases_.push_back(std::move(phase));
+    return true;
   }
 
   /// Threads keep their scratch from one phase to the next.
   static int64_t without_scratch() { return attn::memory_in_use() - attn::scratch_in_use(); }
   void infer();
+  void write(const attn::models::Loaded& loaded, int64_t before, double weights);
   void train();
+  void add_inference_memory(const char* phase, int64_t before, double weights, const attn::models::Model& model,
+                            double cache, double formula_of_cache);
   void add_memory(const std::string& phase,
                   const std::vector<std::pair<std::string, std::pair<double, double>>>& parts);
   void print(const Table& table) const {
@@ -208,6 +214,17 @@ void Profile::add_memory(const std::string& phase,
   for (const auto& [part, bytes] : parts) memory_.push_back({phase, part, bytes.first, bytes.second});
 }
 
+/// `before`: bytes in use before the model was opened.
+void Profile::add_inference_memory(const char* phase, int64_t before, double weights, const attn::models::Model& model,
+                                   double cache, double formula_of_cache) {
+  const auto scratch = static_cast<double>(attn::scratch_in_use());
+  const double activations = static_cast<double>(peak_ - before) - weights - cache - scratch;
+  add_memory(phase, {{"weights", {weights, static_cast<double>(model.parameters().bytes())}},
+                     {"KV cache and states", {cache, formula_of_cache}},
+                     {"scratch", {scratch, std::nan("")}},
+                     {"activations", {activations, std::nan("")}}});
+}
+
 /// A forward, or reading a prompt and writing after it.
 void Profile::infer() {
   const bool any = wants("forward") || wants("prefill") || wants("decode");
@@ -217,25 +234,22 @@ void Profile::infer() {
   const attn::models::Model& model = *loaded.model;
   const attn::models::Config& config = model.config();
   const auto weights = static_cast<double>(without_scratch() - before);
-  const auto bytes = static_cast<double>(model.parameters().bytes());
-  const auto memory = attn::autograd::Tape().memory();
-  const auto finish = [&](const char* phase, double cache, double formula_of_cache) {
-    const auto scratch = static_cast<double>(attn::scratch_in_use());
-    add_memory(phase,
-               {{"weights", {weights, bytes}},
-                {"KV cache and states", {cache, formula_of_cache}},
-                {"scratch", {scratch, std::nan("")}},
-                {"activations", {static_cast<double>(peak_ - before) - weights - cache - scratch, std::nan("")}}});
-  };
   if (wants("forward")) {
     const Batch batch = batch_of(loaded, length_of(config));
-    measure("forward", sequences * batch.length, [&] {
+    const auto memory = attn::autograd::Tape().memory();
+    const bool is_done = measure("forward", sequences * batch.length, [&] {
       attn::autograd::Tape tape({}, memory);
       model.forward(tape, batch);
     });
-    finish("forward", 0, 0);
+    if (is_done) add_inference_memory("forward", before, weights, model, 0, 0);
   }
-  if (!writes(config) || config.encoder_layers || !(wants("prefill") || wants("decode"))) return;
+  if (writes(config) && !config.encoder_layers && (wants("prefill") || wants("decode"))) write(loaded, before, weights);
+}
+
+/// Reads a prompt, and writes after it.
+void Profile::write(const attn::models::Loaded& loaded, int64_t before, double weights) {
+  const attn::models::Model& model = *loaded.model;
+  const attn::models::Config& config = model.config();
   if (attn::models::learns_positions(config) && !of_generated->count())
     generated = std::min(generated, std::max<int64_t>(config.context / 2, 1));
   const int64_t length = length_of(config, generated);
@@ -243,40 +257,33 @@ void Profile::infer() {
     throw UsageError(
         fmt::format("--generate {} leaves no room for a prompt in {} learned positions", generated, config.context));
   const Batch prompt{.tokens = some_tokens(loaded, length), .sequences = 1, .length = length};
-  attn::models::ModelCache cache;
-  double in_cache = 0;
-  const auto renew = [&] {
-    cache = {};
-    const int64_t without = attn::memory_in_use();
-    cache = model.new_cache(1, {}, kv_cache.of());
-    attn::autograd::Tape tape({}, memory);
-    model.forward(tape, prompt, {.cache = &cache, .last_only = true});
-    in_cache = static_cast<double>(attn::memory_in_use() - without);
-  };
-  const auto of_tokens = [&](int64_t count) {
+  const auto formula = [&](int64_t count) {
     const attn::DType dtype = model.parameters().dtype();
     return static_cast<double>(attn::models::cache_bytes_per_token(config, dtype, kv_cache.of()) * count +
                                attn::models::state_bytes(config, model.parameters().options().precision));
   };
+  const int64_t without = without_scratch();
+  const auto in_cache = [&] { return static_cast<double>(without_scratch() - without); };
   if (wants("prefill") && !signal_seen()) {
-    measure("prefill", length, renew);
-    finish("prefill", in_cache, of_tokens(length));
+    attn::models::ModelCache cache;
+    const auto memory = attn::autograd::Tape().memory();
+    const bool is_done = measure("prefill", length, [&] {
+      cache = {};
+      cache = model.new_cache(1, {}, kv_cache.of());
+      attn::autograd::Tape tape({}, memory);
+      model.forward(tape, prompt, {.cache = &cache, .last_only = true});
+    });
+    if (is_done) add_inference_memory("prefill", before, weights, model, in_cache(), formula(length));
   }
   if (!wants("decode") || signal_seen()) return;
+  attn::generate::TextCache kept;
   attn::generate::GenerateOptions options{.sampling = {.temperature = 0}, .max_new_tokens = generated};
   options.cache_storage = kv_cache.of();
-  attn::generate::TextCache kept;
-  measure(
-      "decode", generated,
-      [&] {
-        attn::generate::GenerateOptions own = options;
-        own.on_token = [](int64_t) { return !signal_seen(); };
-        own.text_cache = &kept;  // of all but the first run, which warms up, the prompt is known
-        attn::generate::generate(model, prompt.tokens, own);
-      },
-      true);
-  const int64_t all = length + generated;
-  finish("decode", of_tokens(all), of_tokens(all));
+  options.on_token = [](int64_t) { return !signal_seen(); };
+  options.text_cache = &kept;  // of all but the first run, which warms up, the prompt is known
+  const auto decode = [&] { attn::generate::generate(model, prompt.tokens, options); };
+  if (measure("decode", generated, decode, true))
+    add_inference_memory("decode", before, weights, model, in_cache(), formula(kept.cache.length()));
 }
 
 /// One update with AdamW.
@@ -306,7 +313,7 @@ void Profile::train() {
   const auto weights = static_cast<double>(without_scratch() - before);
   attn::train::Trainer trainer(model, data, {}, "");
   const double moments = static_cast<double>(without_scratch() - before) - weights;
-  measure("train", sequences * data.batch.length, [&] { trainer.step(); });
+  if (!measure("train", sequences * data.batch.length, [&] { trainer.step(); })) return;
   const double gradients = static_cast<double>(without_scratch() - before) - weights - moments;  // those stay
   const attn::models::TrainingMemory formula =
       attn::models::training_memory(config, kind, sequences, data.batch.length);
@@ -333,8 +340,6 @@ void Profile::report() const {
   all.rows.clear();
   for (const ProfiledPhase& phase : phases_)
     for (auto& row : operation_table(phase, peaks_, rows).rows) all.rows.push_back(std::move(row));
-  if (!json.empty()) attn::io::write_file(json, indented(profile_json(phases_, peaks_)));
-  if (!roofline_file.empty()) attn::io::write_file(roofline_file, roofline(phases_, peaks_));
   if (output == "csv") return print(all);
   if (output == "json") return fmt::print("{}", indented(profile_json(phases_, peaks_)));
   fmt::print("{}, {} threads; peak {:.0f} GFLOP/s of products, {:.1f} GB/s read from memory\n\n", attn::active_isa(),

@@ -80,11 +80,11 @@ Table phase_table(const std::vector<ProfiledPhase>& phases, const MachinePeaks& 
                {"peak_percent", "{:>9.1f}", "% peak"},
                {"profiling_percent", "{:>14.1f}", "profiling, %"}}};
   for (const ProfiledPhase& phase : phases) {
-    const double seconds = median(phase.plain), runs = static_cast<double>(phase.traced.size());
+    const double seconds = median(phase.plain), runs = static_cast<double>(phase.profiled.size());
     const double flops = sum_of(phase.rows, &attn::ProfileRow::flops) / runs;
     table.rows.push_back({phase.name, phase.tokens, seconds, static_cast<double>(phase.tokens) / seconds,
                           flops > 0 ? 1e-9 * flops / seconds : std::nan(""), percent(flops, seconds, peaks.flops),
-                          100 * (median(phase.traced) / seconds - 1)});
+                          100 * (median(phase.profiled) / seconds - 1)});
   }
   return table;
 }
@@ -103,7 +103,7 @@ Table operation_table(const ProfiledPhase& phase, const MachinePeaks& peaks, int
                {"bandwidth_percent", "{:>8.1f}", "% band"},
                {"flop_per_byte", "{:>8.1f}", "FLOP/B"},
                {"peak_megabytes", "{:>9.1f}", "peak MB"}}};
-  const double runs = static_cast<double>(phase.traced.size()), all = sum_of(phase.rows, &attn::ProfileRow::seconds);
+  const double runs = static_cast<double>(phase.profiled.size()), all = sum_of(phase.rows, &attn::ProfileRow::seconds);
   const auto add = [&](const attn::ProfileRow& row) {
     const auto rate = [&](double part) {
       return part > 0 && row.seconds > 0 ? 1e-9 * part / row.seconds : std::nan("");
@@ -140,7 +140,7 @@ Json profile_json(const std::vector<ProfiledPhase>& phases, const MachinePeaks& 
     all["phases"].push_back({{"phase", phase.name},
                              {"tokens", phase.tokens},
                              {"seconds", phase.plain},
-                             {"profiled_seconds", phase.traced},
+                             {"profiled_seconds", phase.profiled},
                              {"operations", operation_table(phase, peaks, 0).json()}});
   return all;
 }

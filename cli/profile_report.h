@@ -15,7 +15,7 @@ struct ProfiledPhase {
   std::string name = {};
   int64_t tokens = 0;                       ///< of one run
   std::vector<double> plain = {};           ///< seconds of runs without a Profiler
-  std::vector<double> traced = {};          ///< and of those with one
+  std::vector<double> profiled = {};        ///< and of those with one
   std::vector<attn::ProfileRow> rows = {};  ///< of all runs with one
 };
 
