@@ -11,7 +11,7 @@
 namespace cli {
 
 /// The array form of the Trace Event Format: an event a line. Spans are written when they end, and reach the disk
-/// within a fifth of a second, so that the file of a program that crashed has what was done; both viewers read an
+/// within a fifth of a second, so that the file of a program that crashed has what was done: the format allows an
 /// array without its end.
 class TraceFile {
  public:

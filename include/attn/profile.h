@@ -15,7 +15,7 @@
 // }
 // ```
 //
-// Without a Profiler a span costs one load of a flag. With one, it costs some 0.3 microseconds.
+// Without a Profiler a span costs one load of a flag. With one, it costs 0.1 to 0.2 microseconds.
 #pragma once
 
 #include <algorithm>
