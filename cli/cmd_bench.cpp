@@ -16,6 +16,7 @@
 #include "memory.h"
 #include "model_flags.h"
 #include "numbers.h"
+#include "one_batch.h"
 #include "options.h"
 #include "output.h"
 #include "progress.h"
@@ -122,15 +123,7 @@ struct Bench {
   }
 
   Row train(attn::models::Model& model, int64_t sequences, int64_t length, bool recompute) const {
-    struct Repeated : attn::train::Dataset {
-      attn::models::Batch batch;
-      attn::models::Batch training(uint64_t) const override { return batch; }
-      attn::models::Batch validation(int64_t) const override { return batch; }
-      int64_t validation_batches() const override { return 1; }
-      int64_t batches_per_epoch() const override { return 1; }
-      std::string describe() const override { return "random tokens"; }
-    } data;
-    data.batch = batch_of(model.config(), sequences, length, 3);
+    const OneBatch data(batch_of(model.config(), sequences, length, 3));
     attn::train::TrainerOptions options;
     options.recompute = recompute;
     attn::train::Trainer trainer(model, data, options, "");

@@ -19,6 +19,7 @@
 #include "memory.h"
 #include "model_flags.h"
 #include "numbers.h"
+#include "one_batch.h"
 #include "options.h"
 #include "output.h"
 #include "profile_report.h"
@@ -36,16 +37,6 @@ std::string without_number(const std::string& name) {
   const size_t digits = name.find_last_not_of("0123456789") + 1;
   return digits > 1 && digits < name.size() && name[digits - 1] == ' ' ? name.substr(0, digits) + "*" : name;
 }
-
-/// One batch, again and again.
-struct Repeated : attn::train::Dataset {
-  Batch batch;
-  Batch training(uint64_t) const override { return batch; }
-  Batch validation(int64_t) const override { return batch; }
-  int64_t validation_batches() const override { return 1; }
-  int64_t batches_per_epoch() const override { return 1; }
-  std::string describe() const override { return "one batch"; }
-};
 
 class Profile {
  public:
@@ -297,26 +288,25 @@ void Profile::train() {
     say("attn: the model has no head to train, the phase train is left out\n");
     return;
   }
-  Repeated data;
-  data.batch = batch_of(loaded, length_of(config));
-  data.batch.targets = data.batch.tokens;
+  Batch batch = batch_of(loaded, length_of(config));
+  batch.targets = batch.tokens;
   if (config.classes) {
     const bool one = classifies_texts(config);
-    data.batch.targets.assign(static_cast<size_t>(sequences * (one ? 1 : data.batch.length)), 0);
+    batch.targets.assign(static_cast<size_t>(sequences * (one ? 1 : batch.length)), 0);
     if (config.problem_type == attn::models::ProblemType::regression) {
-      data.batch.targets.clear();
-      data.batch.values.assign(static_cast<size_t>(sequences * config.classes), 0);
+      batch.targets.clear();
+      batch.values.assign(static_cast<size_t>(sequences * config.classes), 0);
     }
   }
   const attn::nn::Precision kind = model.parameters().options().precision;
-  require_memory({config, kind, sequences, data.batch.length, false, {}}, false);
+  require_memory({config, kind, sequences, batch.length, false, {}}, false);
   const auto weights = static_cast<double>(without_scratch() - before);
+  const OneBatch data(batch);
   attn::train::Trainer trainer(model, data, {}, "");
   const double moments = static_cast<double>(without_scratch() - before) - weights;
-  if (!measure("train", sequences * data.batch.length, [&] { trainer.step(); })) return;
+  if (!measure("train", sequences * batch.length, [&] { trainer.step(); })) return;
   const double gradients = static_cast<double>(without_scratch() - before) - weights - moments;  // those stay
-  const attn::models::TrainingMemory formula =
-      attn::models::training_memory(config, kind, sequences, data.batch.length);
+  const attn::models::TrainingMemory formula = attn::models::training_memory(config, kind, sequences, batch.length);
   const auto scratch = static_cast<double>(attn::scratch_in_use());
   add_memory("train",
              {{"weights", {weights, formula.weights}},

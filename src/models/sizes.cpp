@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "attn/models.h"
+#include "core/profile.h"
 #include "models/shape.h"
 
 namespace attn::models {
@@ -146,8 +147,8 @@ namespace {
 
 /// What a Buffer of so many bytes occupies: large ones whole huge pages.
 double in_pages(double bytes) {
-  constexpr double kHugePage = 1 << 21;
-  return bytes < kHugePage / 4 ? bytes : std::ceil(bytes / kHugePage) * kHugePage;
+  constexpr double kPage = kHugePage;
+  return bytes < kHugeFrom ? bytes : std::ceil(bytes / kPage) * kPage;
 }
 
 /// What an array of the tape occupies: its memory comes in eight sizes to a doubling.
