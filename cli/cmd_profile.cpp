@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -54,13 +55,21 @@ class Profile {
     if (!trace.empty()) trace_ = std::make_unique<TraceFile>(trace);
     measure_peaks();
     infer();
-    if (wants("train") && !signal_seen()) train();
+    std::exception_ptr failure;  // of a training, which must not cost what was measured before
+    try {
+      const bool is_quantized = precision == "int8" || precision == "int4";
+      if (wants("train") && !signal_seen() && !(is_quantized && wanted.empty())) train();
+    } catch (...) {
+      failure = std::current_exception();
+      if (phases_.empty()) throw;
+    }
     status_.end();
     if (phases_.empty()) throw attn::Error("profile", {"stopped before there was a result"});
     report();
     if (trace_) trace_->finish(threads_);
     if (!json.empty()) attn::io::write_file(json, indented(profile_json(phases_, peaks_)));
     if (!roofline_file.empty()) attn::io::write_file(roofline_file, roofline(phases_, peaks_));
+    if (failure) std::rethrow_exception(failure);
     if (signal_seen()) say("attn: stopped; what is printed is a part\n");
   }
 
@@ -106,7 +115,11 @@ class Profile {
     std::vector<int64_t> read, all;
     if (!text.empty()) {
       if (!loaded.tokenizer) throw UsageError(directory + " has no tokenizer: leave --text out for random tokens");
-      read = loaded.tokenizer->encode(attn::io::read_file(text, int64_t{1} << 28)).ids;
+      try {
+        read = loaded.tokenizer->encode(attn::io::read_file(text, int64_t{1} << 28)).ids;
+      } catch (const attn::Error& error) {
+        throw attn::Error("profile", {text + ": " + error.reasons().front()});
+      }
       if (read.empty()) throw attn::Error("profile", {text + " has no tokens"});
     }
     attn::Random random(1);

@@ -139,5 +139,13 @@ def test_errors(attn):
     attn.file("empty.txt", "")
     said = attn.run("profile", "gpt", "--text", "empty.txt", "-r", 1, status=1).stderr
     assert said == "attn: [profile] empty.txt has no tokens\n"
+    attn.file("bytes.txt", b"\xff\xfe")
+    said = attn.run("profile", "gpt", "--text", "bytes.txt", "-r", 1, status=1).stderr
+    assert said == "attn: [profile] bytes.txt: the text: not UTF-8 at byte 0 (0xFF)\n"
+    assert "train" not in attn.run("profile", "gpt", "--precision", "int8", "-r", 1, "-o", "csv").stdout
+    full = attn.run("profile", "gpt", "--trace", "/dev/full", "-r", 1, status=1)  # the tables are not lost
+    assert "decode, one run" in full.stdout and "/dev/full cannot be written" in full.stderr
+    both = attn.run("profile", "gpt", "--precision", "int8", "--phases", "forward,train", "-r", 1, status=1)
+    assert "forward, one run" in both.stdout and "weights of int8 are for inference alone" in both.stderr
     said = attn.run("profile", "gpt", "--phases", "backward", status=2).stderr
     assert "backward" in said and "forward" in said
