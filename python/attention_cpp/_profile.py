@@ -54,6 +54,8 @@ class Profile:
     def table(self, rows: int = 20) -> str:
         """Returns the slowest operations as lines of text: calls, milliseconds, share of the time, GFLOP/s, GB/s."""
         wrong_types("table", rows=(rows, "whole number"))
+        if rows < 0:
+            raise _core.Error(f"[table] rows is {rows}, must not be negative")
         total = sum(row.seconds for row in self.rows) or 1.0
         lines = [f"{'operation':<60}{'calls':>8}{'ms':>12}{'%':>7}{'GFLOP/s':>10}{'GB/s':>8}"]
         for row in sorted(self.rows, key=lambda row: -row.seconds)[:rows]:
@@ -66,6 +68,7 @@ class Profile:
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Writes the spans as a Chrome trace, which Perfetto (ui.perfetto.dev) and chrome://tracing open."""
+        wrong_types("save_trace", path=(os.fspath(path) if isinstance(path, os.PathLike) else path, "string"))
         events: list[dict[str, object]] = [
             {"ph": "M", "pid": 1, "tid": number, "name": "thread_name", "args": {"name": name}}
             for number, name in enumerate(self.threads)]
@@ -79,7 +82,19 @@ class Profile:
 
 
 @contextlib.contextmanager
-def profile(*, tasks: bool = False) -> Iterator[Profile]:
+def _collecting(tasks: bool) -> Iterator[Profile]:
+    collecting = _core.Profile(tasks)
+    seen = Profile()
+    try:
+        yield seen
+    finally:
+        collecting.stop()
+        seen.spans = [Span(*span) for span in collecting.spans()]
+        seen.rows = [Row(*row) for row in collecting.rows()]
+        seen.threads = collecting.threads()
+
+
+def profile(*, tasks: bool = False) -> contextlib.AbstractContextManager[Profile]:
     """Collects every operation of the library inside a with statement, on all threads of the process.
 
         >>> with attention_cpp.profile() as seen:
@@ -94,28 +109,24 @@ def profile(*, tasks: bool = False) -> Iterator[Profile]:
     Raises Error inside another profile(): there is one at a time.
     """
     wrong_types("profile", tasks=(tasks, "True or False"))
-    collecting = _core.Profile(tasks)
-    seen = Profile()
-    try:
-        yield seen
-    finally:
-        collecting.stop()
-        seen.spans = [Span(*span) for span in collecting.spans()]
-        seen.rows = [Row(*row) for row in collecting.rows()]
-        seen.threads = collecting.threads()
+    return _collecting(tasks)
 
 
 @contextlib.contextmanager
-def profile_scope(name: str) -> Iterator[None]:
-    """Names what happens inside a with statement, for `profile()`.
-
-        >>> with attention_cpp.profile_scope("encoder"):
-        ...     encoder(inputs)
-    """
-    wrong_types("profile_scope", name=(name, "string"))
+def _named(name: str) -> Iterator[None]:
     scope = _core.ProfileScope(name)
     scope.enter()
     try:
         yield
     finally:
         scope.leave()
+
+
+def profile_scope(name: str) -> contextlib.AbstractContextManager[None]:
+    """Names what happens inside a with statement, for `profile()`.
+
+        >>> with attention_cpp.profile_scope("encoder"):
+        ...     encoder(inputs)
+    """
+    wrong_types("profile_scope", name=(name, "string"))
+    return _named(name)

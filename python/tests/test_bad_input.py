@@ -5,6 +5,7 @@ Each function has a call that works; every argument of it is then replaced by wh
 
 import importlib
 import inspect
+import os
 import re
 
 import numpy as np
@@ -116,6 +117,9 @@ CALLS = {
     "read_coreference": (dict(text=conllu()), {"text": TEXT, "source": TEXT}),
     "isa": (dict(), {"name": [*TEXT, "z80"]}), "float32_precision": (dict(), {"name": [*TEXT, "lowest"]}),
     "threads": (dict(), {"count": ["text", [1], 1.5]}), "isas": (dict(), {}),
+    "profile": (dict(), {"tasks": ["text", 2, None]}), "profile_scope": (dict(name="layer"), {"name": TEXT}),
+    "Profile": (dict(), {}), "Profile.table": (dict(), {"rows": [*WHOLE, -1]}),
+    "Profile.save_trace": (dict(path=os.devnull), {"path": [3, None, ["trace.json"]]}),
     "KVCache": (dict(kv_heads=1, head_dim=4), {
         "kv_heads": [*WHOLE, 0, -1], "head_dim": [*WHOLE, 0, 2000], "value_dim": ["text", [1], 1.5, -1],
         "dtype": [3, "int32", None], "page_size": [*WHOLE, 0], "max_pages": [*WHOLE, -1],
@@ -145,7 +149,7 @@ CALLS = {
     "HeadDistances.divergences": None,  # takes nothing, and needs texts
 }
 OBJECTS = {"KVCache": cache, **{name: getattr(attention_cpp, name) for name in (
-    "HeadMeasures", "HeadDistances", "HeadSyntax", "HeadCoreference")}}
+    "HeadMeasures", "HeadDistances", "HeadSyntax", "HeadCoreference", "Profile")}}
 NO_CALLS = {"Document", "Error", "Gradients", "HEAD_MEASURES", "HeadMentions", "HeadRelation", "LinearGradients",
             "Mention", "Plan", "Sentence"}  # results, and what is passed on
 
