@@ -46,7 +46,6 @@ struct Bench {
   std::vector<int64_t> prompts = {512}, generations = {128}, depths = {0}, trainings, batches = {1};
   CacheOption kv_cache;
   CLI::Option *of_prompts = nullptr, *of_generations = nullptr, *of_trainings = nullptr;  ///< which of them are given
-  bool scaling = false;
   std::shared_ptr<StatusLine> status = std::make_shared<StatusLine>();
 
   static attn::models::Batch batch_of(const attn::models::Config& config, int64_t sequences, int64_t length,
@@ -161,30 +160,6 @@ struct Bench {
     fmt::print("{}", output == "json" ? indented(table.json()) : output == "csv" ? table.csv() : table.markdown());
   }
 
-  /// Time a token against the context, and the exponent of its growth: log-log least squares.
-  void print_scaling(const attn::models::Config& base, attn::nn::Precision kind) const {
-    fmt::print("| context | us a token, one update | tokens/s |\n| ---: | ---: | ---: |\n");
-    std::vector<double> x, y;
-    for (int64_t context : {512, 1024, 2048, 4096}) {
-      attn::models::Config shape = base;
-      shape.context = context;
-      attn::models::Model model(shape, kind);
-      const Row row = train(model, 1, context, false);
-      if (row.rates.empty()) return;
-      x.push_back(std::log(static_cast<double>(context)));
-      y.push_back(std::log(1e6 / row.mean()));
-      fmt::print("| {} | {:.2f} | {:.0f} |\n", context, 1e6 / row.mean(), row.mean());
-    }
-    const double n = static_cast<double>(x.size());
-    const double mx = std::accumulate(x.begin(), x.end(), 0.0) / n, my = std::accumulate(y.begin(), y.end(), 0.0) / n;
-    double over = 0, under = 0;
-    for (size_t i = 0; i < x.size(); ++i) {
-      over += (x[i] - mx) * (y[i] - my);
-      under += (x[i] - mx) * (x[i] - mx);
-    }
-    fmt::print("\ntime a token grows as context^{:.2f}\n", over / under);
-  }
-
   /// Of the largest batch; without training, of the weights and a little more.
   void require_training_memory(const attn::models::Config& shape, attn::nn::Precision kind) const {
     const auto most = [](const std::vector<int64_t>& all) {
@@ -258,13 +233,12 @@ struct Bench {
           for (int64_t depth : depths) longest = std::max(longest, length + depth);
       shape.context = longest;
       require_training_memory(shape, kind);
-      if (!scaling) model = std::make_unique<attn::models::Model>(shape, kind);
+      model = std::make_unique<attn::models::Model>(shape, kind);
     }
     if (shape.encoder_layers || shape.takes_embeddings)
       throw UsageError(
           "attn bench measures models that continue texts and encoders of texts, not models with an encoder and a "
           "decoder or models that read embeddings");
-    if (scaling) return print_scaling(shape, kind);
     const auto none = [](const std::vector<int64_t>& all) {
       return std::count(all.begin(), all.end(), 0) == std::ssize(all);
     };
@@ -314,7 +288,6 @@ void add_bench(CLI::App& app) {
   command->add_option("-o,--output", run->output, "the format")->check(one_of({"md", "csv", "json"}));
   add_model_precision(*command, run->precision);
   command->add_option("--vocab-size", run->vocabulary, "vocabulary size of random weights")->check(whole(1, 1 << 24));
-  command->add_flag("--scaling", run->scaling, "training time per token for contexts of 512 to 4096, and its exponent");
   run->config.add(*command);
   command->callback([=] { run->run(); });
 }

@@ -68,7 +68,7 @@ class Profile {
     report();
     if (trace_) trace_->finish(threads_);
     if (!json.empty()) attn::io::write_file(json, indented(profile_json(phases_, peaks_)));
-    if (!roofline_file.empty()) attn::io::write_file(roofline_file, roofline(phases_, peaks_));
+    if (!roofline_file.empty()) attn::view::save_chart(roofline_file, roofline(phases_, peaks_));
     if (failure) std::rethrow_exception(failure);
     if (signal_seen()) say("attn: stopped; what is printed is a part\n");
   }
@@ -381,7 +381,14 @@ void add_profile(CLI::App& app) {
   command->add_flag("--layers", run->each_layer, "each layer in lines of its own, not all together as block *");
   command->add_option("--trace", run->trace, "write a Chrome trace, which Perfetto and chrome://tracing open")
       ->type_name("FILE");
-  command->add_option("--roofline", run->roofline_file, "draw the operations under the machine's limits, as SVG")
+  command
+      ->add_option("--roofline", run->roofline_file,
+                   "draw the operations under the machine's limits: a file .svg or .png")
+      ->check(CLI::Validator(
+          [](const std::string& file) {
+            return file.ends_with(".svg") || file.ends_with(".png") ? "" : "'" + file + "' must end in .svg or .png";
+          },
+          ""))
       ->type_name("FILE");
   command->add_option("--json", run->json, "write the profile, for --compare")->type_name("FILE");
   command->add_option("--compare", run->compared, "print two such profiles side by side; nothing is run")

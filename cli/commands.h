@@ -32,6 +32,7 @@ void add_heads(CLI::App& app);
 void add_serve(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_profile(CLI::App& app);
+void add_sweep(CLI::App& app);
 void add_tokenizer(CLI::App& app);
 void add_info(CLI::App& app);
 void add_completion(CLI::App& app);

@@ -71,7 +71,7 @@ void ConfigOptions::add(CLI::App& command) {
   command
       .add_option("--mixer", mixer,
                   "what mixes the tokens of a layer: full, window:TOKENS, gated_delta, kimi_delta, delta, gla, "
-                  "retention, mamba2, elu, linear (as --linear-... say), convolution:TOKENS, "
+                  "retention, mamba2, elu, linear (as --linear-... say), convolution:TOKENS, lstm, lstm:HIDDEN, "
                   "moba:BLOCK or nsa:BLOCK")
       ->group("Model")
       ->type_name("MIXER");

@@ -83,6 +83,7 @@ int run(int argc, char** argv) {
   add_serve(app);
   add_bench(app);
   add_profile(app);
+  add_sweep(app);
   add_tokenizer(app);
   add_info(app);
   add_completion(app);

@@ -17,12 +17,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-double median(std::vector<double> values) {
-  if (values.empty()) return std::nan("");
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 std::string operation_of(const attn::ProfileRow& row) { return row.operation.empty() ? "(other)" : row.operation; }
 
 /// Part of a limit in percent; NaN, which tables leave out, of nothing.
@@ -195,119 +189,32 @@ Table comparison(const std::string& before, const std::string& after, int64_t mo
 
 // ----------------------------------------------------------------------------------------------------------- roofline
 
-namespace {
-
-constexpr double kWidth = 760, kHeight = 480, kLeft = 70, kRight = 190, kTop = 30, kBottom = 50;
-
-std::string escaped(const std::string& text) {
-  std::string safe;
-  for (const char c : text) safe += c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : std::string(1, c);
-  return safe;
-}
-
-/// Both axes are logarithmic and end at powers of ten.
-class Axes {
- public:
-  Axes(double least_x, double most_x, double least_y, double most_y)
-      : x0_(std::floor(std::log10(least_x))),
-        x1_(std::ceil(std::log10(most_x))),
-        y0_(std::floor(std::log10(least_y))),
-        y1_(std::ceil(std::log10(most_y))) {}
-  double x(double value) const { return kLeft + (std::log10(value) - x0_) / (x1_ - x0_) * (kWidth - kLeft - kRight); }
-  double y(double value) const {
-    return kHeight - kBottom - (std::log10(value) - y0_) / (y1_ - y0_) * (kHeight - kTop - kBottom);
-  }
-  double first_x() const { return std::pow(10, x0_); }
-  double last_x() const { return std::pow(10, x1_); }
-
-  std::string grid() const {
-    std::string svg;
-    for (double power = x0_; power <= x1_; ++power) {
-      const double at = x(std::pow(10, power));
-      svg += fmt::format("<line x1='{0:.1f}' x2='{0:.1f}' y1='{1}' y2='{2}' class='grid'/>\n", at, kTop,
-                         kHeight - kBottom);
-      svg += fmt::format("<text x='{:.1f}' y='{}' text-anchor='middle'>{:g}</text>\n", at, kHeight - kBottom + 18,
-                         std::pow(10, power));
-    }
-    for (double power = y0_; power <= y1_; ++power) {
-      const double at = y(std::pow(10, power));
-      svg +=
-          fmt::format("<line x1='{1}' x2='{2}' y1='{0:.1f}' y2='{0:.1f}' class='grid'/>\n", at, kLeft, kWidth - kRight);
-      svg += fmt::format("<text x='{}' y='{:.1f}' text-anchor='end'>{:g}</text>\n", kLeft - 8, at + 4,
-                         std::pow(10, power - 9));
-    }
-    return svg;
-  }
-
- private:
-  double x0_, x1_, y0_, y1_;
-};
-
-struct Circle {
-  std::string phase, name;
-  double intensity, rate, share;
-};
-
-/// Scopes of one phase that do the same operation are one circle.
-std::vector<Circle> circles_of(const std::vector<ProfiledPhase>& phases) {
-  std::vector<Circle> circles;
-  for (const ProfiledPhase& phase : phases) {
-    const double all = sum_of(phase.rows, &attn::ProfileRow::seconds);
-    for (const attn::ProfileRow& row : phase.rows)
-      if (row.flops > 0 && row.bytes > 0 && row.seconds > 0.002 * all)
-        circles.push_back({phase.name, row.scope + " " + row.operation + " " + row.shape, row.flops / row.bytes,
-                           row.flops / row.seconds, row.seconds / all});
-  }
-  return circles;
-}
-
-}  // namespace
-
-std::string roofline(const std::vector<ProfiledPhase>& phases, const MachinePeaks& peaks) {
-  constexpr std::array<const char*, 4> kColours = {"#2a6fbb", "#c8553d", "#3d8b40", "#8e5bb5"};
-  const std::vector<Circle> circles = circles_of(phases);
+attn::view::Chart roofline(const std::vector<ProfiledPhase>& phases, const MachinePeaks& peaks) {
+  attn::view::Chart chart{.x_label = "FLOP a byte of arguments and results", .y_label = "GFLOP/s"};
+  chart.title = fmt::format("{:.0f} GFLOP/s, {:.1f} GB/s", 1e-9 * peaks.flops, 1e-9 * peaks.bandwidth);
+  chart.log_x = chart.log_y = true;
   const double ridge = peaks.flops / peaks.bandwidth;
-  double least_x = ridge, most_x = ridge * 10, least_y = peaks.flops / 10;
-  for (const Circle& circle : circles) {
-    least_x = std::min(least_x, circle.intensity);
-    most_x = std::max(most_x, circle.intensity);
-    least_y = std::min(least_y, circle.rate);
+  double least = ridge, most = ridge * 10;
+  for (const ProfiledPhase& phase : phases) {
+    attn::view::ChartSeries circles{.name = phase.name, .style = attn::view::ChartStyle::circles};
+    const double all = sum_of(phase.rows, &attn::ProfileRow::seconds);
+    for (const attn::ProfileRow& row : phase.rows) {
+      if (!(row.flops > 0 && row.bytes > 0 && row.seconds > 0.002 * all)) continue;
+      attn::view::ChartPoint circle{.x = row.flops / row.bytes, .y = 1e-9 * row.flops / row.seconds};
+      circle.share = row.seconds / all;
+      circle.note = fmt::format("{}: {} {} {}, {:.1f} % of the time", phase.name, row.scope, row.operation, row.shape,
+                                100 * circle.share);
+      least = std::min(least, circle.x);
+      most = std::max(most, circle.x);
+      circles.points.push_back(std::move(circle));
+    }
+    chart.series.push_back(std::move(circles));
   }
-  const Axes axes(least_x * 0.99, most_x * 1.01, least_y * 0.99, peaks.flops * 1.01);
-  std::string svg = fmt::format(
-      "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {0} {1}' width='{0}' height='{1}' font-family='sans-serif' "
-      "font-size='12'>\n<style>.grid{{stroke:#ddd}} .roof{{stroke:#333;stroke-width:2;fill:none}}</style>\n"
-      "<rect width='100%' height='100%' fill='white'/>\n",
-      kWidth, kHeight);
-  svg += axes.grid();
-  svg += fmt::format("<clipPath id='inside'><rect x='{}' y='{}' width='{}' height='{}'/></clipPath>\n", kLeft, kTop,
-                     kWidth - kLeft - kRight, kHeight - kTop - kBottom);
-  svg += fmt::format(
-      "<polyline clip-path='url(#inside)' class='roof' points='{:.1f},{:.1f} {:.1f},{:.1f} {:.1f},{:.1f}'/>\n",
-      axes.x(axes.first_x()), axes.y(axes.first_x() * peaks.bandwidth), axes.x(ridge), axes.y(peaks.flops),
-      axes.x(axes.last_x()), axes.y(peaks.flops));
-  svg += fmt::format("<text x='{}' y='{:.1f}' text-anchor='end'>{:.0f} GFLOP/s, {:.1f} GB/s</text>\n", kWidth - kRight,
-                     axes.y(peaks.flops) - 6, 1e-9 * peaks.flops, 1e-9 * peaks.bandwidth);
-  for (const Circle& circle : circles) {
-    const auto place =
-        std::find_if(phases.begin(), phases.end(), [&](const auto& p) { return p.name == circle.phase; });
-    svg += fmt::format(
-        "<circle cx='{:.1f}' cy='{:.1f}' r='{:.1f}' fill='{}' fill-opacity='0.6'><title>{}: {}, {:.1f} % of the "
-        "time</title></circle>\n",
-        axes.x(circle.intensity), axes.y(circle.rate), 2 + 24 * std::sqrt(circle.share),
-        kColours[static_cast<size_t>(place - phases.begin()) % kColours.size()], escaped(circle.phase),
-        escaped(circle.name), 100 * circle.share);
-  }
-  for (size_t n = 0; n < phases.size(); ++n) {
-    const double y = kTop + 20 * static_cast<double>(n) + 10;
-    svg += fmt::format("<circle cx='{}' cy='{}' r='6' fill='{}'/><text x='{}' y='{}'>{}</text>\n", kWidth - kRight + 20,
-                       y, kColours[n % kColours.size()], kWidth - kRight + 34, y + 4, escaped(phases[n].name));
-  }
-  svg += fmt::format("<text x='{}' y='{}' text-anchor='middle'>FLOP a byte of arguments and results</text>\n",
-                     (kLeft + kWidth - kRight) / 2, kHeight - 10);
-  svg += fmt::format("<text x='{0}' y='{1}' text-anchor='middle' transform='rotate(-90 {0} {1})'>GFLOP/s</text>\n", 18,
-                     (kTop + kHeight - kBottom) / 2);
-  return svg + "</svg>\n";
+  const auto roof = [&](double x) { return attn::view::ChartPoint{.x = x, .y = 1e-9 * peaks.bandwidth * x}; };
+  attn::view::ChartSeries limit{.points = {roof(least / 4), roof(ridge)}, .style = attn::view::ChartStyle::limit};
+  limit.points.push_back({.x = most * 4, .y = 1e-9 * peaks.flops});
+  chart.series.push_back(std::move(limit));
+  return chart;
 }
 
 }  // namespace cli

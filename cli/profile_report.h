@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attn/profile.h"
+#include "attn/view_chart.h"
 #include "table.h"
 
 namespace cli {
@@ -36,8 +37,8 @@ nlohmann::ordered_json profile_json(const std::vector<ProfiledPhase>& phases, co
 /// Times of two such files side by side, the largest differences first. Throws Error for a file that is none.
 Table comparison(const std::string& before, const std::string& after, int64_t most);
 
-/// A picture (SVG) of the operations with products: FLOP/s against FLOP a byte, under the limits of the machine. The
-/// area of a circle is its share of the time.
-std::string roofline(const std::vector<ProfiledPhase>& phases, const MachinePeaks& peaks);
+/// A chart of the operations with products: FLOP/s against FLOP a byte, under the limits of the machine. The area of a
+/// circle is its share of the time.
+attn::view::Chart roofline(const std::vector<ProfiledPhase>& phases, const MachinePeaks& peaks);
 
 }  // namespace cli

@@ -88,6 +88,8 @@ if [[ ${BASH_SOURCE[0]} == "$0" ]]; then
   # What reads the folders of sentence encoders; it imports scikit-learn.
   python_install build/venv scikit-learn==1.9.1
   python_install build/venv --no-deps sentence-transformers==6.2.0
+  # Pictures of the experiments.
+  python_install build/venv matplotlib==3.11.2
   # Folders of adapters.
   python_install build/venv psutil==7.2.2
   python_install build/venv --no-deps peft==0.21.2 accelerate==1.15.0

@@ -134,12 +134,14 @@ def generation(options: argparse.Namespace, rounds: int, folder: pathlib.Path) -
 
 
 def scaling(options: argparse.Namespace, rounds: int, folder: pathlib.Path) -> Iterator[Row]:
-    printed = attn(options, "bench", "--scaling", "-r", 3, "--embed-dim", 256, "--layers", 4, "--heads", 4,
-                   "--vocab-size", 256).stdout
-    exponent = re.search(r"context\^([-\d.]+)", printed)[1]
-    for context, microseconds, rate in re.findall(r"\| (\d+) \| ([\d.]+) \| (\d+) \|", printed):
-        yield {"table": "scaling", "context": int(context), "us a token": float(microseconds), "tokens/s": int(rate),
-               "exponent": float(exponent)}
+    printed = attn(options, "sweep", "-r", 3, "--embed-dim", 256, "--layers", 4, "--heads", 4, "--vocab-size", 256,
+                   "--batch-tokens", 1, "--measure", "time", "-o", "json").stdout
+    decoder = json.JSONDecoder()
+    rows, end = decoder.raw_decode(printed)
+    laws, _ = decoder.raw_decode(printed[end:].strip())
+    for row in rows:
+        yield {"table": "scaling", "context": row["tokens"], "us a token": row["time"], "tokens/s": int(1e6 / row["time"]),
+               "exponent": laws[0]["exponent"]}
 
 
 def run(options: argparse.Namespace, about: dict[str, object]) -> Iterator[Row]:

@@ -1,5 +1,5 @@
-// attention.cpp: every public header in one include, except attn/view.h and attn/view_page.h of the library attn::view.
-// core, attention, linear_*, record, heads and peaks need the library attn::attn; the others need attn::models.
+// attention.cpp: every public header in one include, except those of the library attn::view, whose names begin with
+// view. core, attention, linear_*, record, heads and peaks need the library attn::attn; the others need attn::models.
 #pragma once
 
 #include "attn/attention.h"
@@ -38,6 +38,7 @@
 #include "attn/nn_mixers.h"
 #include "attn/nn_selected.h"
 #include "attn/ops.h"
+#include "attn/ops_lstm.h"
 #include "attn/peaks.h"
 #include "attn/record.h"
 #include "attn/tensor.h"

@@ -1,4 +1,5 @@
-// autograd: linear attention on the tape, the short convolution, and the functions that are applied before them.
+// autograd: recurrences on the tape: linear attention with the functions that are applied before it, the short
+// convolution, LSTM.
 //
 // ```cpp
 // #include "attn/autograd_linear.h"
@@ -44,6 +45,12 @@ Value linear_attention(Tape& tape, const Heads& q, const Heads& k, const Heads& 
 /// inference only, are the tokens before x and become those at its end. cu_seqlens must live until backward() has run.
 Value causal_convolution(Tape& tape, const Value& x, const Value& weight, const Value& bias, bool silu,
                          std::span<const int64_t> cu_seqlens = {}, View<3> state = {});
+
+/// ops::lstm() of x [B, L, 4 H], the inputs' part of the gates, with weight [4 H, H]: [B, L, H]. `state` [2, B, H], in
+/// inference only, is h and c before x and becomes that at its end; float32, or float64 where x is. cu_seqlens must
+/// live until backward() has run.
+Value lstm(Tape& tape, const Value& x, const Value& weight, std::span<const int64_t> cu_seqlens = {},
+           View<3> state = {});
 
 /// -exp(rate_h) log(1 + exp(x + offset)): the logarithm of a learned decay, as Mamba 2 and gated delta nets have it.
 ///   x [.., C], rate [H], offset [C], C a multiple of H; the result is float32, or float64 where x is.

@@ -71,7 +71,8 @@ struct Config {
   bool embedding_norm = false;  ///< a norm after the embeddings; always there with NormPlacement::post
 
   /// What mixes the tokens in each layer, repeated over the layers: w attention with the window, f full attention, l
-  /// linear attention, c a gated short convolution, m MoBA, n native sparse attention, o the program's own mixer.
+  /// linear attention, c a gated short convolution, r an LSTM, m MoBA, n native sparse attention, o the program's own
+  /// mixer.
   std::string mixers = "w";
 
   // Attention.
@@ -111,6 +112,7 @@ struct Config {
   // Other mixers.
   nn::LinearMixerOptions linear = nn::gated_delta_net(0, 0);  ///< of layers l; heads 0 = those of attention
   nn::ShortConvolutionOptions short_convolution = {};         ///< of layers c
+  nn::LstmOptions lstm = {};                                  ///< of layers r
   /// Of layers m and n: blocks, counts and window. Their heads, kv_heads, head_dim, bias and rope, without scaling, are
   /// those of attention; they have none of its other options.
   nn::MobaOptions moba = {};
@@ -201,9 +203,9 @@ std::vector<FieldInfo> field_info(const Config& config = {});
 /// Throws Error.
 void set_field(Config& config, std::string_view field, std::string_view value);
 /// Sets Config::mixers, and the fields of the mixers, by name. `mixer` is one of full, window:TOKENS,
-/// convolution:TOKENS, moba:BLOCK, nsa:BLOCK, own, linear (as the fields say), gated_delta, kimi_delta, delta, gla,
-/// retention, mamba2 or elu; `every`, as "4:full", names the mixer of every fourth layer. embed_dim and heads must be
-/// set before. Throws Error.
+/// convolution:TOKENS, lstm, lstm:HIDDEN, moba:BLOCK, nsa:BLOCK, own, linear (as the fields say), gated_delta,
+/// kimi_delta, delta, gla, retention, mamba2 or elu; `every`, as "4:full", names the mixer of every fourth layer.
+/// embed_dim and heads must be set before. Throws Error.
 void set_mixers(Config& config, std::string_view mixer, std::string_view every = "");
 std::string to_json(const Config& config);
 /// Throws Error that lists every reason why the model cannot be built.

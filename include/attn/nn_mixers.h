@@ -1,5 +1,5 @@
 // nn: mixers, the layers that may be in a block in place of attention: linear attention as in RetNet, gated linear
-// attention, Mamba 2 and gated delta nets, a gated short convolution, and mixers of your own.
+// attention, Mamba 2 and gated delta nets, a gated short convolution, an LSTM, and mixers of your own.
 //
 // ```cpp
 // #include "attn/autograd_operations.h"
@@ -170,6 +170,27 @@ class ShortConvolution : public Mixer {
   Linear input, output;                 ///< [3 C, C], [C, C]
   Value convolution, convolution_bias;  ///< [C, W], [C]
   ShortConvolutionOptions options;
+};
+
+// ---------------------------------------------------------------------------------------------------------------- LSTM
+
+struct LstmOptions {
+  int64_t hidden_dim = 0;  ///< H; 0 = the width of the model, and then there is no output projection
+};
+/// An LSTM layer as torch.nn.LSTM has it, with one bias: gates = x W^T + b -> ops::lstm() -> [output projection].
+/// Sequential in the tokens: a step is a product with as many rows as there are sequences.
+class Lstm : public Mixer {
+ public:
+  Lstm() : Mixer("Lstm") {}
+  Lstm(const Scope& scope, int64_t width, const LstmOptions& options = {});
+  Value operator()(Tape& tape, const Value& x, const MixerInputs& inputs = {}) const override;
+  /// h and c, [B, 2 H], in float32 or float64.
+  MixerState new_state(int64_t B) const override;
+
+  Linear input;     ///< [4 H, C], with a bias: input, forget, cell and output gates
+  Value recurrent;  ///< [4 H, H]
+  Linear output;    ///< [C, H], where hidden_dim is given
+  LstmOptions options;
 };
 
 }  // namespace attn::nn

@@ -39,9 +39,11 @@ enum class ParameterRole {
   residual,     ///< a weight [out, in] of a projection into the residual stream
   factor,       ///< a weight matrix that the layer multiplies by itself, not by linear(); initialised as linear
   convolution,  ///< W factors a channel, [C, W], initialised uniformly in +-1 / sqrt(W)
+  recurrent,    ///< a matrix of an LSTM [4 H, H], initialised uniformly in +-1 / sqrt(H)
   adapter_in,   ///< A of LoRA [rank, in], initialised uniformly in +-1 / sqrt(in)
   adapter_out,  ///< B of LoRA [out, rank], initialised with zeros
   bias,         ///< initialised with zeros
+  gates,        ///< the bias of an LSTM [4 H]: zeros, and ones for the forget gates (Jozefowicz et al. 2015)
   scale,        ///< of a norm, initialised with ones
   decay         ///< the logarithm of a rate of forgetting, initialised with that of 1/16 (arXiv:2312.06635)
 };

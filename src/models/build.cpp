@@ -110,6 +110,10 @@ nn::MixerMaker mixer_maker(const Config& config, int64_t layer) {
       return [options = config.short_convolution](const nn::Scope& scope, int64_t width) {
         return std::make_shared<nn::ShortConvolution>(scope, width, options);
       };
+    case 'r':
+      return [options = config.lstm](const nn::Scope& scope, int64_t width) {
+        return std::make_shared<nn::Lstm>(scope, width, options);
+      };
     case 'm':
       return [options = with_heads(config.moba, config)](const nn::Scope& scope, int64_t width) {
         return std::make_shared<nn::MobaAttention>(scope, width, options);

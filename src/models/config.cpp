@@ -109,12 +109,12 @@ void each_field(C& config, const Visit& visit) {
   visit("window", "sliding window: number of tokens, itself included; 0 = all", config.window, 0, kMany);
   visit("mixers",
         "pattern over the layers: w = attention with the window, f = full attention, l = linear attention, c = short "
-        "convolution, m = MoBA, n = native sparse attention, o = the program's own",
-        config.mixers, Letters{"wflcmno", kMostLayers});
+        "convolution, r = LSTM, m = MoBA, n = native sparse attention, o = the program's own",
+        config.mixers, Letters{"wflcrmno", kMostLayers});
   each_linear_field(config.linear, visit);
-  visit("short_convolution", "tokens that the short convolution of layers c reads", config.short_convolution.width, 1,
-        8);
+  visit("short_convolution", "tokens that the convolution of layers c reads", config.short_convolution.width, 1, 8);
   visit("short_convolution_bias", "biases of the layers c", config.short_convolution.bias);
+  visit("lstm_dim", "width of the LSTM of layers r; 0 = embed_dim, unprojected", config.lstm.hidden_dim, 0, 1 << 16);
   visit("moba_block", "tokens of a block of the layers m", config.moba.block, 1, kMany);
   visit("moba_count", "blocks that a query of the layers m attends to, its own among them", config.moba.count, 1,
         kMany);

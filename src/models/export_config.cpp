@@ -44,7 +44,8 @@ Json comparable(Config config) {
     for (const char* prefix : {"rope_", "window_theta", "rotary_dim"}) reset(prefix);
   if (!learns_distances(config))
     for (const char* prefix : {"buckets", "max_distance"}) reset(prefix);
-  for (const auto& [letter, prefix] : {std::pair{'l', "linear_"}, {'c', "short_"}, {'m', "moba_"}, {'n', "nsa_"}})
+  for (const auto& [letter, prefix] :
+       {std::pair{'l', "linear_"}, {'c', "short_"}, {'r', "lstm_"}, {'m', "moba_"}, {'n', "nsa_"}})
     if (letters.find(letter) == std::string::npos) reset(prefix);
   if (config.classes == 0)
     for (const char* name : {"pooling", "problem_type"}) reset(name);

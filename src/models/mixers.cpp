@@ -45,6 +45,7 @@ std::vector<NamedMixer> named_mixers(const Config& config) {
           {"mamba2", 'l', mamba2_of(config)},
           {"elu", 'l', elu},
           {"convolution", 'c'},
+          {"lstm", 'r'},
           {"moba", 'm'},
           {"nsa", 'n'},
           {"own", 'o'}};
@@ -82,6 +83,7 @@ char apply_mixer(Config& config, std::string_view text, bool linear_is_set) {
     throw Error("mixer", {"'" + std::string(text) + "' must end in a whole number of at least 1"});
   if (name == "window") config.window = *number;
   else if (name == "convolution") config.short_convolution.width = *number;
+  else if (name == "lstm") config.lstm.hidden_dim = *number;
   else if (name == "moba") config.moba.block = *number;
   else if (name == "nsa") config.nsa.block = *number;
   else throw Error("mixer", {name + " takes no number, but '" + std::string(text) + "' is given"});

@@ -188,6 +188,7 @@ class Arrays {
   /// What the mixer of a layer without attention leaves on the tape; of the program's own nothing is known.
   double mixer(int64_t layer) const {
     if (mixer_of(config_, layer) == 'c') return model(3) + model(6);  // the projection; its parts, products, result
+    if (mixer_of(config_, layer) == 'r') return recurrence();
     if (mixer_of(config_, layer) == 'o') return 0;
     if (mixer_of(config_, layer) == 'm') return selecting(config_.moba.count);
     if (mixer_of(config_, layer) == 'n') return selecting(config_.nsa.count) + nsa_branches();
@@ -201,6 +202,11 @@ class Arrays {
     if (o.skip) bytes += rows(values, 3);
     if (o.norm != nn::MixerNorm::none) bytes += rows(values);
     return bytes + (o.gate == nn::MixerGate::none ? 0 : rows(values, 3));
+  }
+  /// What an LSTM leaves: the gates before their functions, those with them, cells, the output, and its projection.
+  double recurrence() const {
+    const double H = wide(config_.lstm.hidden_dim ? config_.lstm.hidden_dim : config_.embed_dim);
+    return rows(4 * H) + statistics(5 * H) + rows(H);
   }
   /// What attention to `count` selected blocks leaves: projections, the output, and the numbers of the blocks.
   double selecting(int64_t count) const {

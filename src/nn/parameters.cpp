@@ -17,17 +17,20 @@ bool is_weight(ParameterRole role) {
 bool is_table(ParameterRole role) { return role == ParameterRole::embedding; }
 /// Of the type that layers compute in, and subject to decay.
 bool is_product(ParameterRole role) {
-  return role != ParameterRole::bias && role != ParameterRole::scale && role != ParameterRole::decay;
+  return role != ParameterRole::bias && role != ParameterRole::gates && role != ParameterRole::scale &&
+         role != ParameterRole::decay;
 }
 
 /// One number after the other.
 std::function<double(Random&)> numbers_of(const Parameters::Options& options, const Variable& wanted) {
-  if (wanted.role == ParameterRole::bias || wanted.role == ParameterRole::adapter_out)
+  if (wanted.role == ParameterRole::bias || wanted.role == ParameterRole::gates ||
+      wanted.role == ParameterRole::adapter_out)
     return [](Random&) { return 0.0; };
   if (wanted.role == ParameterRole::scale) return [](Random&) { return 1.0; };
   if (wanted.role == ParameterRole::decay) return [](Random&) { return -std::log(16.0); };
   const auto extent = [&](size_t axis) { return static_cast<double>(wanted.shape[axis]); };
-  const bool by_width = wanted.role == ParameterRole::convolution || wanted.role == ParameterRole::adapter_in;
+  const bool by_width = wanted.role == ParameterRole::convolution || wanted.role == ParameterRole::recurrent ||
+                        wanted.role == ParameterRole::adapter_in;
   if (by_width || options.initialization == Initialization::xavier) {
     const size_t last = wanted.shape.size() - 1;
     const double limit = std::sqrt(by_width ? 1 / extent(last) : 6 / (extent(0) + extent(last)));
@@ -67,6 +70,13 @@ void fill(const Array& array, const Stream& stream) {
   const Array wide(DType::float32, array.shape(), false);
   fill<float>(wide, stream);
   ops::convert(wide.flat(), array.flat());
+}
+
+/// Ones in the second quarter: forget gates that are open at first.
+void open_forget_gates(const Array& bias) {
+  const int64_t H = bias.count() / 4;
+  if (bias.dtype() == DType::float64) std::fill_n(static_cast<double*>(bias.data()) + H, H, 1.0);
+  else std::fill_n(static_cast<float*>(bias.data()) + H, H, 1.0F);
 }
 
 void check_new(const Parameters& all, const Scope& scope, const std::string& name, const std::vector<int64_t>& shape) {
@@ -223,6 +233,7 @@ Value Scope::variable(std::string_view name, std::vector<int64_t> shape, Paramet
     const auto draw = [&](const Array& array) {
       // A stream of its own: order of use does not matter.
       fill(array, {numbers_of(all.options_, wanted), all.options_.seed, all.all_.size() + 1});
+      if (wanted.role == ParameterRole::gates) open_forget_gates(array);
     };
     const ParameterData content = all.source_(wanted, draw);
     if (content.packed) {

@@ -4,12 +4,10 @@
 // A heatmap is [margin][labels][frame + cells + frame][gap][bar][its numbers][margin], below a title and the columns'
 // labels where there are any; an overview has a grid of framed tiles, layers downwards and heads across, each with its
 // index at the edge.
-#include <png.h>
-
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
+#include "view/canvas.h"
 #include "view/labels.h"
 #include "view/letters.h"
 #include "view/picture.h"
@@ -18,8 +16,7 @@
 namespace attn::view {
 namespace {
 
-constexpr double kUnit = 1.4, kPen = 1.3;  // pixels of a unit of the letters' grid, and of a stroke's width
-constexpr int64_t kLetterWidth = 8, kLetterHeight = 10, kTextGap = 6;
+constexpr int64_t kTextGap = 6;
 constexpr int64_t kTitleHeight = 2 * kLetterHeight + 3 * kTextGap;
 constexpr int64_t kLabelled = 12;  // pixels of a cell beside which a label fits
 constexpr int64_t kLabelCells = 16;
@@ -35,107 +32,26 @@ struct Look {
         ink(light ? Colour{66, 72, 86} : Colour{176, 182, 196}) {}
 };
 
-class Canvas {
- public:
-  Canvas(int64_t width, int64_t height, const Look& look)
-      : width_(width), height_(height), look_(look), pixels_(static_cast<size_t>(width * height), look.palette[0]) {}
-
-  const Look& look() const { return look_; }
-
-  void fill(int64_t x, int64_t y, int64_t width, int64_t height, Colour colour) {
-    for (int64_t row = y; row < y + height; ++row) std::fill_n(pixels_.begin() + row * width_ + x, width, colour);
-  }
-
-  /// One pixel wide, around the rectangle.
-  void frame(int64_t x, int64_t y, int64_t width, int64_t height) {
-    fill(x - 1, y - 1, width + 2, 1, look_.frame);
-    fill(x - 1, y + height, width + 2, 1, look_.frame);
-    fill(x - 1, y, 1, height, look_.frame);
-    fill(x + width, y, 1, height, look_.frame);
-  }
-
-  /// A line of text whose capitals begin at (x, y); `upwards` it is turned to the left about that point.
-  void write(int64_t x, int64_t y, std::string_view text, bool upwards = false) {
-    for (const Stroke& s : strokes_of(text)) {
-      const auto place = [&](double along, double down) {
-        return upwards ? std::pair(static_cast<double>(x) + kUnit * down, static_cast<double>(y) - kUnit * along)
-                       : std::pair(static_cast<double>(x) + kUnit * along, static_cast<double>(y) + kUnit * down);
-      };
-      draw(place(s.x0, s.y0), place(s.x1, s.y1));
-    }
-  }
-
-  std::string png() const {
-    static_assert(sizeof(Colour) == 3);
-    png_image image{};
-    image.version = PNG_IMAGE_VERSION;
-    image.width = static_cast<png_uint_32>(width_);
-    image.height = static_cast<png_uint_32>(height_);
-    image.format = PNG_FORMAT_RGB;
-    png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(image);
-    std::string file(bytes, '\0');
-    if (!png_image_write_to_memory(&image, file.data(), &bytes, 0, pixels_.data(), 0, nullptr))
-      throw Error("png", {image.message});
-    file.resize(bytes);
-    return file;
-  }
-
- private:
-  using Point = std::pair<double, double>;
-
-  /// A stroke with smooth edges.
-  void draw(const Point& a, const Point& b) {
-    const double dx = b.first - a.first, dy = b.second - a.second, length = dx * dx + dy * dy;
-    const auto low = [](double u, double v) { return std::max<int64_t>(std::lround(std::min(u, v) - 2), 0); };
-    const auto high = [](double u, double v, int64_t end) { return std::min(std::lround(std::max(u, v) + 3), end); };
-    for (int64_t row = low(a.second, b.second); row < high(a.second, b.second, height_); ++row)
-      for (int64_t column = low(a.first, b.first); column < high(a.first, b.first, width_); ++column) {
-        const double x = static_cast<double>(column) + 0.5 - a.first, y = static_cast<double>(row) + 0.5 - a.second;
-        const double t = length > 0 ? std::clamp((x * dx + y * dy) / length, 0.0, 1.0) : 0;
-        const double share = std::clamp(kPen / 2 + 0.5 - std::hypot(x - t * dx, y - t * dy), 0.0, 1.0);
-        Colour& pixel = pixels_[static_cast<size_t>(row * width_ + column)];
-        const auto mixed = [&](uint8_t from, uint8_t to) {
-          return static_cast<uint8_t>(
-              std::lround(std::lerp(static_cast<double>(from), static_cast<double>(to), share)));
-        };
-        pixel = {mixed(pixel.red, look_.ink.red), mixed(pixel.green, look_.ink.green),
-                 mixed(pixel.blue, look_.ink.blue)};
-      }
-  }
-
-  int64_t width_, height_;
-  const Look& look_;
-  std::vector<Colour> pixels_;
-};
-
 /// The scale, brightest at the top, with its ends written beside it.
-void draw_bar(Canvas& canvas, int64_t x, int64_t y, int64_t height, const ColourScale& scale) {
+void draw_bar(Canvas& canvas, const Look& look, int64_t x, int64_t y, int64_t height, const ColourScale& scale) {
   for (int64_t row = 0; row < height; ++row) {
     const double position = 1 - static_cast<double>(row) / static_cast<double>(height - 1);
-    canvas.fill(x, y + row, kBarWidth, 1, canvas.look().palette[colour_index(position)]);
+    canvas.fill(x, y + row, kBarWidth, 1, look.palette[colour_index(position)]);
   }
-  canvas.frame(x, y, kBarWidth, height);
+  canvas.frame(x, y, kBarWidth, height, look.frame);
   const int64_t left = x + kBarWidth + 1 + kTextGap;
-  canvas.write(left, y, scale.last_label());
-  canvas.write(left, y + height - kLetterHeight, scale.first_label());
+  canvas.write(left, y, scale.last_label(), look.ink);
+  canvas.write(left, y + height - kLetterHeight, scale.first_label(), look.ink);
 }
 
-void draw_cells(Canvas& canvas, int64_t x, int64_t y, const Pooled& grid, int64_t cell, const ColourScale& scale) {
+void draw_cells(Canvas& canvas, const Look& look, int64_t x, int64_t y, const Pooled& grid, int64_t cell,
+                const ColourScale& scale) {
   for (int64_t row = 0; row < grid.rows; ++row)
     for (int64_t column = 0; column < grid.columns; ++column) {
       const int index = colour_index(scale.position(grid.at(row, column)));
-      canvas.fill(x + column * cell, y + row * cell, cell, cell, canvas.look().palette[index]);
+      canvas.fill(x + column * cell, y + row * cell, cell, cell, look.palette[index]);
     }
-  canvas.frame(x, y, grid.columns * cell, grid.rows * cell);
-}
-
-/// Throws if the picture is larger than memory should be spent on.
-void check_pixels(std::string_view operation, double width, double height) {
-  if (width * height <= kMostPixels) return;
-  char reason[160];
-  std::snprintf(reason, sizeof reason, "the picture would have %.0f x %.0f pixels, must have at most %.0f in all",
-                width, height, kMostPixels);
-  throw Error(operation, {reason});
+  canvas.frame(x, y, grid.columns * cell, grid.rows * cell, look.frame);
 }
 
 /// A grid of tiles: layers downwards and heads across, each with its number at the edge.
@@ -157,18 +73,18 @@ class Overview {
     const Look look(options.light);
     const ColourScale scale(options.scale, peaks_);
     const int64_t left = kMargin + 3 * kLetterWidth, top = kMargin + kLetterHeight + kTextGap;
-    Canvas canvas(left + width_ + kMargin + kBarSpace, top + height_ + kMargin, look);
+    Canvas canvas(left + width_ + kMargin + kBarSpace, top + height_ + kMargin, look.palette[0]);
     for (size_t l = 0; l < layers_.size(); ++l) {
       const Row& row = layers_[l];
       const int64_t y = top + static_cast<int64_t>(l) * tile_height_;
-      canvas.write(kMargin, y, std::to_string(row.number));
+      canvas.write(kMargin, y, std::to_string(row.number), look.ink);
       for (size_t h = 0; h < row.tiles.size(); ++h) {
         const int64_t x = left + static_cast<int64_t>(h) * tile_width_;
-        if (is_longest(row)) canvas.write(x, kMargin, std::to_string(row.heads[h]));
-        draw_cells(canvas, x, y, row.tiles[h], cell_, scale);
+        if (is_longest(row)) canvas.write(x, kMargin, std::to_string(row.heads[h]), look.ink);
+        draw_cells(canvas, look, x, y, row.tiles[h], cell_, scale);
       }
     }
-    draw_bar(canvas, left + width_ + kMargin, top, height_, scale);
+    draw_bar(canvas, look, left + width_ + kMargin, top, height_, scale);
     return canvas.png();
   }
 
@@ -222,17 +138,18 @@ std::string draw_heatmap(const Pooled& grid, int64_t cell, const HeatmapOptions&
   const int64_t top = kMargin + (options.title.empty() ? 0 : kTitleHeight) + pixels_of(columns);
   const int64_t width = grid.columns * cell, height = std::max(grid.rows * cell, kBarHeight);
   const auto title_width = static_cast<int64_t>(kUnit * width_of(options.title)) + 2 * kMargin;
-  Canvas canvas(std::max(left + width + kMargin + kBarSpace, title_width), top + height + kMargin, look);
+  Canvas canvas(std::max(left + width + kMargin + kBarSpace, title_width), top + height + kMargin, look.palette[0]);
   if (!options.title.empty()) {
-    canvas.write(kMargin, kMargin, options.title);
-    canvas.write(kMargin, kMargin + kLetterHeight + kTextGap, "rows: queries, columns: keys");
+    canvas.write(kMargin, kMargin, options.title, look.ink);
+    canvas.write(kMargin, kMargin + kLetterHeight + kTextGap, "rows: queries, columns: keys", look.ink);
   }
   const auto middle = [&](size_t n) { return static_cast<int64_t>(n) * cell + cell / 2 - kLetterHeight / 2 + 1; };
   for (size_t n = 0; n < rows.size(); ++n)
-    canvas.write(left - kTextGap - static_cast<int64_t>(kUnit * width_of(rows[n])), top + middle(n), rows[n]);
-  for (size_t n = 0; n < columns.size(); ++n) canvas.write(left + middle(n), top - kTextGap, columns[n], true);
-  draw_cells(canvas, left, top, grid, cell, scale);
-  draw_bar(canvas, left + width + kMargin, top, height, scale);
+    canvas.write(left - kTextGap - static_cast<int64_t>(kUnit * width_of(rows[n])), top + middle(n), rows[n], look.ink);
+  for (size_t n = 0; n < columns.size(); ++n)
+    canvas.write(left + middle(n), top - kTextGap, columns[n], look.ink, true);
+  draw_cells(canvas, look, left, top, grid, cell, scale);
+  draw_bar(canvas, look, left + width + kMargin, top, height, scale);
   return canvas.png();
 }
 

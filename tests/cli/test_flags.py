@@ -9,7 +9,7 @@ import subprocess
 from attn import SHAPE, TEXT
 
 SUBCOMMANDS = ("train generate chat classify eval embed fill convert export quantize lora prune see heads serve bench "
-               "profile tokenizer info completion man help").split()
+               "profile sweep tokenizer info completion man help").split()
 
 
 def flags(attn, command):

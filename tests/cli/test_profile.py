@@ -36,8 +36,10 @@ def test_tables_and_files_agree(attn):
         assert {"matmul", "(other)"} <= {row["operation"] for row in rows}
     heads = {row["shape"] for row in written["phases"][0]["operations"] if row["operation"] == "attention"}
     assert heads == {"1 x 2 x 12 x 12 x 8"}
-    circles = xml.fromstring((attn.folder / "roof.svg").read_text()).findall(".//{*}circle")
-    assert len(circles) > 8 and "matmul" in circles[0][0].text
+    circles = xml.fromstring((attn.folder / "roof.svg").read_text()).findall(".//{*}circle/{*}title")
+    assert len(circles) > 8 and "matmul" in circles[0].text
+    profile(attn, "--roofline", "roof.png", "--phases", "forward")
+    assert (attn.folder / "roof.png").read_bytes().startswith(b"\x89PNG")
     # The two models of the training are that of `attn info`: float32 weights, a gradient and two moments of each.
     rows = [line.split() for line in said.splitlines() if line.startswith("train ")]
     measured = {row[1]: float(row[2]) for row in rows if row[1] in ("weights", "gradients", "moments")}
@@ -129,6 +131,8 @@ def test_other_models(attn):
 
 
 def test_errors(attn):
+    assert "--roofline: 'roof.gif' must end in .svg or .png" in attn.run(
+        "profile", "gpt", "--roofline", "roof.gif", status=2).stderr
     assert attn.run("profile", status=2).stderr == (
         "attn: attn profile needs a model folder, or --compare with two files\n")
     trained(attn, "--positions", "learned")

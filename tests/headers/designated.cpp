@@ -21,8 +21,9 @@ void designated_initialisers() {
        nn::EmbeddingOptions{.scale = 2}, nn::NormOptions{.rms = true}, nn::FeedForwardOptions{.gated = true},
        nn::SelfAttentionOptions{.causal = true}, nn::MultiHeadAttentionOptions{.heads = 2},
        nn::RopeScalingOptions{.factor = 2}, nn::BlockOptions{.parallel = true}, nn::AttentionInputs{.bias = {}},
-       nn::CacheSlot{.cache = nullptr}, nn::LinearMixerOptions{.heads = 2}, nn::ShortConvolutionOptions{.width = 2},
-       nn::MixerInputs{.state = nullptr}, nn::LinformerOptions{.heads = 2}, nn::TransformerXLOptions{.memory = 1});
+       nn::CacheSlot{.cache = nullptr}, nn::LinearMixerOptions{.heads = 2}, nn::LstmOptions{.hidden_dim = 2},
+       nn::ShortConvolutionOptions{.width = 2}, nn::MixerInputs{.state = nullptr}, nn::LinformerOptions{.heads = 2},
+       nn::TransformerXLOptions{.memory = 1});
   take(models::Config{.vocab_size = 1}, models::Batch{.sequences = 1}, models::ForwardOptions{.last_only = true},
        models::OpenOptions{.precision = nn::Precision::bfloat16}, models::EmbedOptions{.normalize = true},
        models::GenerationConfig{.do_sample = true});

@@ -31,6 +31,10 @@ MixerMaker convolution(const ShortConvolutionOptions& options) {
   return [=](const Scope& scope, int64_t width) { return std::make_shared<ShortConvolution>(scope, width, options); };
 }
 
+MixerMaker lstm(const LstmOptions& options) {
+  return [=](const Scope& scope, int64_t width) { return std::make_shared<Lstm>(scope, width, options); };
+}
+
 /// A mixer of each kind that the papers have, and of linear attention one with every option.
 std::vector<std::pair<std::string, MixerMaker>> mixers() {
   LinearMixerOptions katharopoulos{.heads = 2, .features = MixerFeatures::elu, .normalize = true};
@@ -50,7 +54,9 @@ std::vector<std::pair<std::string, MixerMaker>> mixers() {
           {"Mamba 2", linear(mamba2(4, 3, 5, 2))},
           {"every option", linear(all)},
           {"short convolution", convolution({})},
-          {"short convolution with biases", convolution({.width = 4, .bias = true})}};
+          {"short convolution with biases", convolution({.width = 4, .bias = true})},
+          {"LSTM", lstm({})},
+          {"LSTM with a projection", lstm({.hidden_dim = 5})}};
 }
 
 TEST(Mixers, HaveTheGradientsOfDifferences) {
@@ -137,6 +143,16 @@ TEST(Mixers, LearnToRecall) {
   EXPECT_LT(last, first / 2);
 }
 
+TEST(Mixers, LstmBeginsWithOpenForgetGates) {
+  nn::Parameters parameters({.seed = 1});
+  const Lstm layer(Scope(parameters) / "mixer", 3);
+  EXPECT_EQ(numbers(layer.input.bias.data()), (Values{0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0}));
+  const double limit = 1 / std::sqrt(3.0);
+  const Values recurrent = numbers(layer.recurrent.data());
+  EXPECT_LE(max_abs(recurrent), limit);
+  EXPECT_GT(max_abs(recurrent), limit / 2);
+}
+
 TEST(Mixers, SayWhatIsWrong) {
   nn::Parameters parameters(exact());
   const auto error = [&](LinearMixerOptions options) {
@@ -152,6 +168,9 @@ TEST(Mixers, SayWhatIsWrong) {
   EXPECT_EQ(error({.scale = -1}), "[mixer] scale is -1.000000, must be finite and at least 0");
   EXPECT_EQ(error_of([&] { ShortConvolution(Scope(parameters) / "mixer", kC, {.width = 0}); }),
             "[mixer] width is 0, must be in [1, 8]");
+  EXPECT_EQ(
+      error_of([&] { Lstm(Scope(parameters) / "mixer", kC, {.hidden_dim = -1}); }),
+      error_of([&] { LinearMixer(Scope(parameters) / "mixer", kC, {.value_dim = -1}); }).replace(8, 9, "hidden_dim"));
   const LinearMixer layer(Scope(parameters) / "layer", kC, gated_delta_net(2, 3));
   MixerState state = layer.new_state(3);
   const Value x = input();

@@ -233,7 +233,7 @@ def written_head(config: dict, dtype: torch.dtype) -> peers.Peer:
 
 def layer(name: str, kind: str, peer, given: dict[str, Tensor] | None = None, length: int = L, **fields) -> Case:
     config = {"layer": kind, "width": WIDTH} | fields
-    if kind != "self_attention":
+    if kind in ("attention", "block"):
         config.setdefault("heads", HEADS)
     inputs = {"x": random_numbers(7, B, length, WIDTH)} | (given or {})
     if "encoder_dim" in config:
@@ -305,6 +305,8 @@ LAYERS = [
         key_width=12,
         value_width=20,
     ),
+    layer("LSTM", "lstm", peers.lstm),
+    layer("LSTM with a projection", "lstm", peers.lstm, hidden_dim=20),
 ]
 
 CASES = MODELS + LAYERS

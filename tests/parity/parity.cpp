@@ -266,8 +266,12 @@ Layer make_layer(const std::string& kind, const nn::Scope& scope, Fields& field)
     options.causal = field("causal", options.causal);
     return nn::SelfAttention(scope, width, options);
   }
-  throw Error("parity", {"there is no layer '" + kind +
-                         "'; choices: attention, block, self_attention, product, operator, buckets, loss_scaler"});
+  if (kind == "lstm")
+    return [lstm = nn::Lstm(scope / "lstm", width, {.hidden_dim = field("hidden_dim", int64_t{0})})](
+               Tape& tape, const Value& x, const nn::AttentionInputs&) { return lstm(tape, x); };
+  throw Error("parity",
+              {"there is no layer '" + kind +
+               "'; choices: attention, block, self_attention, lstm, product, operator, buckets, loss_scaler"});
 }
 
 void run_layer(Fields& field, const std::string& kind, nn::Precision precision, const Inputs& inputs,

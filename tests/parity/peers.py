@@ -258,6 +258,29 @@ def encoder(config: dict, dtype: torch.dtype) -> Peer:
     return module_peer(Encoder(config), lambda module, given: module(given), to_ours, dtype)
 
 
+def lstm(config: dict, dtype: torch.dtype) -> Peer:
+    """torch.nn.LSTM with one bias, and a linear layer after it where the hidden width is another one."""
+    width, hidden = config["width"], config.get("hidden_dim") or config["width"]
+    module = nn.ModuleDict({"lstm": nn.LSTM(width, hidden, batch_first=True)})
+    if "hidden_dim" in config:
+        module["output"] = nn.Linear(hidden, width, bias=False)
+
+    def forward(modules: nn.ModuleDict, given: Tensors) -> Tensor:
+        out = modules["lstm"](given["x"])[0]
+        return modules["output"](out) if "output" in modules else out
+
+    def to_ours(tensors: Tensors) -> Tensors:
+        names = {"lstm.weight_ih_l0": "lstm.input.weight", "lstm.bias_ih_l0": "lstm.input.bias",
+                 "lstm.weight_hh_l0": "lstm.recurrent.weight", "output.weight": "lstm.output.weight"}
+        return {ours: tensors[theirs] for theirs, ours in names.items() if theirs in tensors}
+
+    peer = module_peer(module, forward, to_ours, dtype)
+    with torch.no_grad():
+        module["lstm"].bias_hh_l0.zero_()
+    del peer.parameters["lstm.bias_hh_l0"]
+    return peer
+
+
 def multihead_attention(config: dict, dtype: torch.dtype) -> Peer:
     memory, heads = config.get("encoder_dim"), config["heads"]
     layer = nn.MultiheadAttention(
