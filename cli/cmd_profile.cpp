@@ -45,13 +45,14 @@ class Profile {
   std::vector<std::string> wanted, compared;
   int64_t tokens = 256, generated = 64, sequences = 1, repeats = 3, rows = 20;
   CLI::Option* of_generated = nullptr;  ///< whether it is given
-  bool each_layer = false;
+  bool each_layer = false, counts = false;
   CacheOption kv_cache;
 
   void run() {
     if (!compared.empty()) return print(comparison(compared[0], compared[1], rows));
     if (directory.empty()) throw UsageError("attn profile needs a model folder, or --compare with two files");
     catch_signals();
+    if (counts) counters_ = std::make_unique<Counters>();  // before there are other threads
     if (!trace.empty()) trace_ = std::make_unique<TraceFile>(trace);
     measure_peaks();
     infer();
@@ -162,7 +163,10 @@ class Profile {
     for (int64_t n = 0; n < repeats && !signal_seen(); ++n) {
       if (status_.is_due()) status_.show(fmt::format("{}: {} of {}", name, n, repeats));
       spans.clear();
+      const Counters::Values before = counters_ ? counters_->read() : Counters::Values();
       const double plain = timed();
+      Counters::Values counted = counters_ ? counters_->read() : Counters::Values();
+      for (size_t c = 0; c < counted.size(); ++c) counted[c] -= before[c];
       offset_ = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - started_).count();
       attn::Profiler profiler({.on_span =
                                    [&](attn::Span&& span) {
@@ -176,6 +180,7 @@ class Profile {
       threads_ = profiler.threads();
       if (signal_seen()) break;  // a part of a run says nothing
       phase.plain.push_back(plain);
+      if (counters_) phase.counted.push_back(counted);
       phase.profiled.push_back(profiled);
       all.insert(all.end(), std::make_move_iterator(spans.begin()), std::make_move_iterator(spans.end()));
     }
@@ -204,6 +209,7 @@ class Profile {
 
   StatusLine status_;
   std::unique_ptr<TraceFile> trace_;
+  std::unique_ptr<Counters> counters_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   int64_t offset_ = 0;  // nanoseconds from there to the Profiler that collects
   std::vector<std::string> threads_;
@@ -348,6 +354,12 @@ void Profile::report() const {
   fmt::print("{}, {} threads; peak {:.0f} GFLOP/s of products, {:.1f} GB/s read from memory\n\n", attn::active_isa(),
              attn::thread_count(), 1e-9 * peaks_.flops, 1e-9 * peaks_.bandwidth);
   print(phase_table(phases_, peaks_));
+  if (counters_) {
+    fmt::print("\ncounted in one run without the profiler\n\n");
+    print(counter_table(phases_));
+    if (const std::string missing = counters_->missing(); !missing.empty())
+      fmt::print("\nnot counted here: {}\n", missing);
+  }
   for (const ProfiledPhase& phase : phases_) {
     fmt::print("\n{}, one run\n\n", phase.name);
     print(operation_table(phase, peaks_, rows));
@@ -378,6 +390,8 @@ void add_profile(CLI::App& app) {
   command->add_option("--batch", run->sequences, "sequences of forward and train")->check(whole(1, 1 << 20));
   command->add_option("-r,--repeats", run->repeats, "runs with a profiler, and as many without")->check(whole(1, 1000));
   command->add_option("--rows", run->rows, "lines of a table; 0 = all")->check(whole(0, 1 << 20));
+  command->add_flag("--counters", run->counts,
+                    "count cycles, instructions, cache and branch misses, page faults, context switches");
   command->add_flag("--layers", run->each_layer, "each layer in lines of its own, not all together as block *");
   command->add_option("--trace", run->trace, "write a Chrome trace, which Perfetto and chrome://tracing open")
       ->type_name("FILE");

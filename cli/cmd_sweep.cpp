@@ -43,10 +43,11 @@ class SweepCommand {
   std::vector<std::string> mixers, wanted;
   int64_t vocabulary = 1024, batch_tokens = 0, train_tokens = 0, seeds = 1, repeats = 5, generated = 32;
   attn::train::TrainerOptions options;
-  CLI::Option* of_train_tokens = nullptr;
+  CLI::Option *of_train_tokens = nullptr, *of_seeds = nullptr;
 
   void run() {
     plan();
+    if (!csv.empty()) attn::io::write_output(csv, sweep_.table().csv());  // what cannot be written is found out now
     catch_signals();
     std::exception_ptr failure;
     try {
@@ -144,9 +145,9 @@ void SweepCommand::plan() {
   if (wanted.empty()) wanted = {"time", "memory"};
   if (!data.data.empty() && !wants("loss")) wanted.emplace_back("loss");
   if (wants("loss") && data.data.empty()) throw UsageError("--measure loss needs a text to train on");
-  if (data.data.empty() && of_train_tokens->count()) throw UsageError("--train-tokens needs a text to train on");
+  for (const CLI::Option* option : {of_train_tokens, of_seeds})
+    if (data.data.empty() && option->count()) throw UsageError(option->get_name() + " needs a text to train on");
   if (mixers.empty()) mixers = {""};
-  if (data.data.empty()) seeds = 1;
   const std::vector<std::string> all = places();
   for (const std::string& mixer : mixers)
     for (const std::string& place : all)
@@ -309,8 +310,9 @@ void add_sweep(CLI::App& app) {
   run->of_train_tokens =
       command->add_option("--train-tokens", run->train_tokens, "tokens of the training of each model on a text")
           ->check(whole(1, int64_t{1} << 40));
-  command->add_option("--seeds", run->seeds, "trainings of each model on a text, with the seeds 1, 2, ...")
-      ->check(whole(1, 1000));
+  run->of_seeds =
+      command->add_option("--seeds", run->seeds, "trainings of each model on a text, with the seeds 1, 2, ...")
+          ->check(whole(1, 1000));
   command->add_option("-r,--repeats", run->repeats, "timed updates without a text, after two")->check(whole(1, 1000));
   command->add_option("-n,--generations", run->generated, "tokens that --measure decode writes")
       ->check(whole(1, 1 << 20));

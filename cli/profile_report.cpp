@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -83,6 +84,29 @@ Table phase_table(const std::vector<ProfiledPhase>& phases, const MachinePeaks& 
   return table;
 }
 
+Table counter_table(const std::vector<ProfiledPhase>& phases) {
+  Table table{{{"phase", "{:<10}"}}};
+  for (const char* name : Counters::names()) {
+    std::string column = name;
+    std::replace(column.begin(), column.end(), ' ', '_');
+    table.columns.push_back({column, "{:>17.0f}", name});
+  }
+  table.columns.push_back({"instructions_per_cycle", "{:>13.2f}", "instr/cycle"});
+  for (const ProfiledPhase& phase : phases) {
+    std::vector<Table::Cell> cells = {phase.name};
+    std::array<double, Counters::kCount> middle{};
+    for (size_t n = 0; n < Counters::kCount; ++n) {
+      std::vector<double> samples;
+      for (const Counters::Values& values : phase.counted) samples.push_back(values[n]);
+      middle[n] = median(samples);
+      cells.emplace_back(middle[n]);
+    }
+    cells.emplace_back(middle[1] / middle[0]);
+    table.rows.push_back(std::move(cells));
+  }
+  return table;
+}
+
 Table operation_table(const ProfiledPhase& phase, const MachinePeaks& peaks, int64_t most) {
   Table table{{{"phase", ""},
                {"scope", "{:<44}"},
@@ -130,12 +154,14 @@ Table operation_table(const ProfiledPhase& phase, const MachinePeaks& peaks, int
 
 Json profile_json(const std::vector<ProfiledPhase>& phases, const MachinePeaks& peaks) {
   Json all = {{"flops_per_second", peaks.flops}, {"bytes_per_second", peaks.bandwidth}, {"phases", Json::array()}};
-  for (const ProfiledPhase& phase : phases)
+  for (const ProfiledPhase& phase : phases) {
     all["phases"].push_back({{"phase", phase.name},
                              {"tokens", phase.tokens},
                              {"seconds", phase.plain},
                              {"profiled_seconds", phase.profiled},
                              {"operations", operation_table(phase, peaks, 0).json()}});
+    if (!phase.counted.empty()) all["phases"].back()["counted"] = counter_table({phase}).json()[0];
+  }
   return all;
 }
 

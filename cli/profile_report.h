@@ -7,6 +7,7 @@
 
 #include "attn/profile.h"
 #include "attn/view_chart.h"
+#include "counters.h"
 #include "table.h"
 
 namespace cli {
@@ -14,10 +15,11 @@ namespace cli {
 /// A part of a profile: what ran, how often, and where its time went.
 struct ProfiledPhase {
   std::string name = {};
-  int64_t tokens = 0;                       ///< of one run
-  std::vector<double> plain = {};           ///< seconds of runs without a Profiler
-  std::vector<double> profiled = {};        ///< and of those with one
-  std::vector<attn::ProfileRow> rows = {};  ///< of all runs with one
+  int64_t tokens = 0;                          ///< of one run
+  std::vector<double> plain = {};              ///< seconds of runs without a Profiler
+  std::vector<double> profiled = {};           ///< and of those with one
+  std::vector<Counters::Values> counted = {};  ///< of each run without one, where they are wanted
+  std::vector<attn::ProfileRow> rows = {};     ///< of all runs with one
 };
 
 /// The limits of the machine, measured in the same run.
@@ -28,6 +30,8 @@ struct MachinePeaks {
 
 /// One line a phase: seconds, tokens a second, and what profiling costs.
 Table phase_table(const std::vector<ProfiledPhase>& phases, const MachinePeaks& peaks);
+/// One line a phase: what was counted in one run, the median.
+Table counter_table(const std::vector<ProfiledPhase>& phases);
 /// One line for each scope and operation of a phase, of one run, the slowest first. `most` = 0: all of them; what is
 /// left is one line more.
 Table operation_table(const ProfiledPhase& phase, const MachinePeaks& peaks, int64_t most);

@@ -39,7 +39,7 @@ PREFIXES = {"tensor": "core", "profile": "core"}
 
 # Programs see the public headers, and the foreign (or generated) headers with these prefixes.
 PROGRAMS = {
-    "cli": ("CLI/", "fmt/", "httplib.h", "nlohmann/", "fcntl.h", "poll.h", "sys/", "unistd.h"),
+    "cli": ("CLI/", "fmt/", "httplib.h", "linux/", "nlohmann/", "fcntl.h", "poll.h", "sys/", "unistd.h"),
     "python": ("nanobind/", "unistd.h"),
     "examples": (),
     "bench": (

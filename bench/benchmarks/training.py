@@ -140,8 +140,8 @@ def scaling(options: argparse.Namespace, rounds: int, folder: pathlib.Path) -> I
     rows, end = decoder.raw_decode(printed)
     laws, _ = decoder.raw_decode(printed[end:].strip())
     for row in rows:
-        yield {"table": "scaling", "context": row["tokens"], "us a token": row["time"], "tokens/s": int(1e6 / row["time"]),
-               "exponent": laws[0]["exponent"]}
+        yield {"table": "scaling", "context": row["tokens"], "us a token": row["time"],
+               "tokens/s": int(1e6 / row["time"]), "exponent": laws[0]["exponent"]}
 
 
 def run(options: argparse.Namespace, about: dict[str, object]) -> Iterator[Row]:

@@ -2,6 +2,7 @@
 // 4 KiB pages a good part of that time goes into address translation.
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <new>
 
 #ifdef __linux__
@@ -9,7 +10,9 @@
 #endif
 
 #include "attn/core.h"
+#include "core/numbers.h"
 #include "core/profile.h"
+#include "core/shared_buffer.h"
 
 namespace attn {
 namespace {
@@ -27,7 +30,65 @@ void* allocate(int64_t bytes) {
   return memory;
 }
 
+/// Memory that is handed out from its beginning on. What is handed out counts as in use, in whole pages.
+class SharedPages {
+ public:
+  static constexpr int64_t kBytes = int64_t{32} << 20;
+
+  SharedPages() : memory_(static_cast<char*>(allocate(kBytes))) {}
+  ~SharedPages() {
+    std::free(memory_);
+    count_memory(-round_up(used_, kHugePage));
+  }
+  SharedPages(const SharedPages&) = delete;
+  SharedPages& operator=(const SharedPages&) = delete;
+
+  /// Null where there is no room.
+  void* take(int64_t bytes) {
+    constexpr int64_t kCacheLine = 64;
+    if (used_ + bytes > kBytes) return nullptr;
+    char* part = memory_ + used_;
+    const int64_t used = used_ + round_up(bytes, kCacheLine);
+    count_memory(round_up(used, kHugePage) - round_up(used_, kHugePage));
+    used_ = used;
+    return part;
+  }
+
+ private:
+  char* memory_;
+  int64_t used_ = 0;
+};
+
+std::mutex region_mutex;
+std::weak_ptr<SharedPages> last_region;  // the one that is not full, as long as something is in it
+
+std::shared_ptr<void> part_of_region(int64_t bytes) {
+  const std::lock_guard lock(region_mutex);
+  std::shared_ptr<SharedPages> region = last_region.lock();
+  void* part = region ? region->take(bytes) : nullptr;
+  if (!part) {
+    region = std::make_shared<SharedPages>();
+    part = region->take(bytes);
+    last_region = region;
+  }
+  return {region, part};
+}
+
 }  // namespace
+
+SharedBuffer::SharedBuffer(int64_t bytes) : bytes_(bytes) {
+#ifdef __SANITIZE_ADDRESS__
+  constexpr int64_t kMost = 0;  // it sees what goes beyond the end of a matrix only if nothing of ours is there
+#else
+  constexpr int64_t kMost = SharedPages::kBytes / 4;  // larger ones waste little in pages of their own
+#endif
+  if (bytes >= kHugeFrom && bytes < kMost) {
+    memory_ = part_of_region(bytes);
+    return;
+  }
+  const auto own = std::make_shared<Buffer>(bytes);
+  memory_ = {own, own->data()};
+}
 
 Buffer::Buffer(int64_t bytes, bool zero) {
   if (bytes < 0) throw Error("Buffer", {"the size is " + std::to_string(bytes) + " bytes, must not be negative"});

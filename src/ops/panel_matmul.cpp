@@ -318,7 +318,7 @@ void* copied_memory(int64_t bytes) {
 PackedColumns::PackedColumns(const ConstView<2>& b) : kernels_(&kernels_of(b.dtype)) {
   if (b.empty()) return;
   const PanelLayout layout = PanelLayout::kept(*kernels_, b);
-  memory_ = Buffer(layout.bytes());
+  memory_ = SharedBuffer(layout.bytes());
   layout.pack_all(b, memory_.data());
 }
 

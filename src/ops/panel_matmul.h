@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attn/ops.h"
+#include "core/shared_buffer.h"
 
 namespace attn::kernels {
 struct TileKernels;
@@ -21,7 +22,7 @@ class PackedColumns {
   friend void multiply_panels(const ConstView<2>&, const ConstView<2>&, const View<2>&, const MatmulOptions&,
                               const PackedColumns*);
   const kernels::TileKernels* kernels_;
-  Buffer memory_;
+  SharedBuffer memory_;
 };
 
 /// c = f(a b (+ bias) (+ addend)), checked before; at least one term. If `packed` is given, it is of b, whose numbers

@@ -46,7 +46,7 @@ float exact_factor_of(const QuantizedMatrix& w, int64_t row) {
 QuantizedColumns::QuantizedColumns(const QuantizedMatrix& w)
     : kernels_(active_kernels().quantized), format_(format_of(w)), size_{w.terms, w.rows} {
   const int64_t panels = div_up(w.rows, kernels_->panel), groups = w.groups();
-  memory_ = Buffer(panels * kernels_->panel_bytes(format_));
+  memory_ = SharedBuffer(panels * kernels_->panel_bytes(format_));
   parallel_for(panels, [&](int64_t n) {
     const int64_t first = n * kernels_->panel, columns = std::min<int64_t>(kernels_->panel, w.rows - first);
     std::vector<float> factors, scales, offsets;

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "attn/ops_quantized.h"
+#include "core/shared_buffer.h"
 #include "kernels/dispatch.h"
 #include "kernels/quantized_table.h"
 
@@ -30,7 +31,7 @@ class QuantizedColumns {
   const kernels::QuantizedKernels* kernels_;
   kernels::QuantizedFormat format_;
   Shape<2> size_;  // [K, N]
-  Buffer memory_;
+  SharedBuffer memory_;
 };
 
 /// c = f(a b (+ bias) (+ addend)), checked before; at least one term. An element's bits depend on its row of a, its

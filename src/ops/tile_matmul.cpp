@@ -232,7 +232,7 @@ const void* TileFactor::at(int64_t column, int64_t term) const {
 
 int64_t TileFactor::bytes() const {
   int64_t total = 0;
-  for (const Buffer& part : packed_) total += part.bytes();
+  for (const SharedBuffer& part : packed_) total += part.bytes();
   return total;
 }
 

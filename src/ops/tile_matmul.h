@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "attn/ops.h"
+#include "core/shared_buffer.h"
 
 namespace attn::kernels {
 struct ProductKernels;
@@ -34,7 +35,7 @@ class TileFactor {
   int parts_;
   DType dtype_;
   int64_t columns_, terms_;
-  std::vector<Buffer> packed_;  // one for each part of the sum
+  std::vector<SharedBuffer> packed_;  // one for each part of the sum
 };
 
 /// c = a b (+ bias), none of float64, checked before; at least one term. `packed`, if given, is of b and fits the

@@ -51,6 +51,22 @@ def test_tables_and_files_agree(attn):
     assert len(few) == 5 and few[-1].startswith('"forward","the rest"'), few
 
 
+def test_counters(attn):
+    """Page faults are counted everywhere, cycles where the machine and the kernel let users count them."""
+    trained(attn)
+    said = profile(attn, "--counters", "--phases", "forward,train", "--json", "profile.json").stdout
+    assert "counted in one run without the profiler" in said
+    phases = json.loads((attn.folder / "profile.json").read_text())["phases"]
+    for phase in phases:
+        counted = phase["counted"]
+        assert counted["phase"] == phase["phase"] and counted["page_faults"] >= 0 and counted["context_switches"] >= 0
+        if counted["cycles"] is None:
+            assert "not counted here: " in said and "cycles" in said.split("not counted here: ")[1].splitlines()[0]
+        else:
+            assert 1e6 < counted["cycles"] < 1e12 and 0.1 < counted["instructions_per_cycle"] < 8
+    assert "counted" not in json.dumps(json.loads(profile(attn, "-o", "json", "--phases", "forward").stdout))
+
+
 def test_compare(attn):
     trained(attn)
     profile(attn, "--phases", "forward", "--json", "a.json")

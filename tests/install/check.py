@@ -172,8 +172,9 @@ class Check:
         """A shared library exports what the public headers declare, and what the libraries on top of it need."""
         headers = " ".join(path.read_text() for path in (ROOT / "include/attn").glob("*.h"))
         public = set(re.findall(r"\w+", headers)) | {
-            "Checker", "RecordedNeeds", "active_kernels", "as_shown", "check_recorded", "check_streaming",
-            "control_groups", "count_memory", "in_quotes", "occupied_bytes", "parse_json", "thread_scratch"}
+            "Checker", "RecordedNeeds", "SharedBuffer", "active_kernels", "as_shown", "check_recorded",
+            "check_streaming", "control_groups", "count_memory", "in_quotes", "occupied_bytes", "parse_json",
+            "thread_scratch"}
         for library in sorted(self.prefix.glob("lib*/**/libattn*.so")):
             soname = re.search(r"\(SONAME\).*\[(.*)\]", run("readelf", "--dynamic", library))
             require(soname and soname[1] == f"{library.name}.0.1", f"{library.name}: no versioned soname")

@@ -1,0 +1,1 @@
+"""The experiments of docs/experiments: each is a module that measures and writes its page."""
