@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "attn/core.h"
+
 #pragma GCC visibility push(default)
 namespace attn::view {
 
