@@ -10,6 +10,7 @@ NAMES = {
     "cache": "what a KV cache saves, against the length of the text",
     "context": "loss and time against the context, at equal numbers of tokens",
     "heads": "heads and depth at equal parameters, and grouped keys and values",
+    "lstm": "LSTM against attention: language modelling and copying",
     "sentences": "sentiment: bag of words, convolution, LSTM, attention and a pretrained encoder",
     "kinds": "what heads attend to, beside what texts say of BERT",
 }
