@@ -35,9 +35,8 @@ struct LstmTrace {
 /// out [R, H] of x [R, 4 H], the part of the gates that the inputs and the bias give, and weight [4 H, H]. Sequence b
 /// has the rows cu_seqlens[b] to cu_seqlens[b + 1] - 1, at least one; cu_seqlens [n + 1] begins with 0 and ends with R.
 ///   trace  an output, or none
-///   state  [2, n, H], of the type of cells, its last stride 1, or none: h and c before the first row, which become
-///   those
-///          after the last one; without it both begin as zeros
+///   state  h and c before the first row, which become those after the last one: [2, n, H] of the type of cells, its
+///          last stride 1. Without it both begin as zeros
 void lstm(ConstView<2> x, ConstView<2> weight, std::span<const int64_t> cu_seqlens, View<2> out,
           const LstmTrace& trace = {}, View<3> state = {});
 

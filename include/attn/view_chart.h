@@ -25,8 +25,8 @@ namespace attn::view {
 
 struct ChartPoint {
   double x = 0, y = 0;
-  double low = std::numeric_limits<double>::quiet_NaN();   ///< the ends of an error bar; NaN: none
-  double high = std::numeric_limits<double>::quiet_NaN();  ///<
+  double low = std::numeric_limits<double>::quiet_NaN();   ///< the lower end of an error bar; NaN: no bar
+  double high = std::numeric_limits<double>::quiet_NaN();  ///< the upper end
   double share = 0;                                        ///< of a circle: its area, from 0 to 1
   std::string note = {};                                   ///< SVG shows it under the pointer
 };

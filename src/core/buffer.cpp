@@ -30,7 +30,8 @@ void* allocate(int64_t bytes) {
   return memory;
 }
 
-/// Memory that is handed out from its beginning on. What is handed out counts as in use, in whole pages.
+/// Huge pages whose memory take() hands out from the beginning on. What it has handed out counts as in use, in whole
+/// pages.
 class SharedPages {
  public:
   static constexpr int64_t kBytes = int64_t{32} << 20;
@@ -59,31 +60,31 @@ class SharedPages {
   int64_t used_ = 0;
 };
 
-std::mutex region_mutex;
-std::weak_ptr<SharedPages> last_region;  // the one that is not full, as long as something is in it
+std::mutex pages_mutex;
+std::weak_ptr<SharedPages> last_pages;  // the one that is not full, as long as something is in it
 
-std::shared_ptr<void> part_of_region(int64_t bytes) {
-  const std::lock_guard lock(region_mutex);
-  std::shared_ptr<SharedPages> region = last_region.lock();
-  void* part = region ? region->take(bytes) : nullptr;
+std::shared_ptr<void> part_of_pages(int64_t bytes) {
+  const std::lock_guard lock(pages_mutex);
+  std::shared_ptr<SharedPages> pages = last_pages.lock();
+  void* part = pages ? pages->take(bytes) : nullptr;
   if (!part) {
-    region = std::make_shared<SharedPages>();
-    part = region->take(bytes);
-    last_region = region;
+    pages = std::make_shared<SharedPages>();
+    part = pages->take(bytes);
+    last_pages = pages;
   }
-  return {region, part};
+  return {pages, part};
 }
 
 }  // namespace
 
 SharedBuffer::SharedBuffer(int64_t bytes) : bytes_(bytes) {
 #ifdef __SANITIZE_ADDRESS__
-  constexpr int64_t kMost = 0;  // it sees what goes beyond the end of a matrix only if nothing of ours is there
+  constexpr int64_t kMost = 0;  // the sanitizer sees no access beyond a matrix where another matrix follows
 #else
   constexpr int64_t kMost = SharedPages::kBytes / 4;  // larger ones waste little in pages of their own
 #endif
   if (bytes >= kHugeFrom && bytes < kMost) {
-    memory_ = part_of_region(bytes);
+    memory_ = part_of_pages(bytes);
     return;
   }
   const auto own = std::make_shared<Buffer>(bytes);
