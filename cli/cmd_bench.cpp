@@ -157,7 +157,7 @@ struct Bench {
                             attn::thread_count(), row.test, fmt::format("{:.2f} ± {:.2f}", row.mean(), row.deviation()),
                             row.mean(), row.deviation(), row.rates, 100 * share, share});
     }
-    fmt::print("{}", output == "json" ? indented(table.json()) : output == "csv" ? table.csv() : table.markdown());
+    fmt::print("{}", table.in(output));
   }
 
   /// Of the largest batch; without training, of the weights and a little more.

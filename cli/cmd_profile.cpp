@@ -199,12 +199,7 @@ class Profile {
                             double cache, double formula_of_cache);
   void add_memory(const std::string& phase,
                   const std::vector<std::pair<std::string, std::pair<double, double>>>& parts);
-  void print(const Table& table) const {
-    fmt::print("{}", output == "json"  ? indented(table.json())
-                     : output == "csv" ? table.csv()
-                     : output == "md"  ? table.markdown()
-                                       : table.text());
-  }
+  void print(const Table& table) const { fmt::print("{}", table.in(output)); }
   void report() const;
 
   StatusLine status_;

@@ -91,12 +91,7 @@ class SweepCommand {
   void decode(const attn::models::Model& model, SweepRow& row) const;
   void show(const Job& job, const std::string& what);
   void draw() const;
-  void print(const Table& table) const {
-    fmt::print("{}", output == "json"  ? indented(table.json())
-                     : output == "csv" ? table.csv()
-                     : output == "md"  ? table.markdown()
-                                       : table.text());
-  }
+  void print(const Table& table) const { fmt::print("{}", table.in(output)); }
 
   std::vector<Job> jobs_;
   Sweep sweep_;

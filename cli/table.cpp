@@ -101,6 +101,10 @@ Cell Table::json() const {
   return all;
 }
 
+std::string Table::in(std::string_view format) const {
+  return format == "json" ? indented(json()) : format == "csv" ? csv() : format == "md" ? markdown() : text();
+}
+
 std::string indented(const Cell& value) { return value.dump(2, ' ', false, Cell::error_handler_t::replace) + "\n"; }
 
 std::string quoted(const std::string& text) {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace cli {
@@ -29,6 +30,8 @@ struct Table {
   std::string csv() const;
   /// A list with an object a row. NaN is null.
   Cell json() const;
+  /// In the format of an option --output: "json", "csv", "md", or "text".
+  std::string in(std::string_view format) const;
 };
 
 /// JSON as files have it, indented; bytes that are not UTF-8 become U+FFFD.
