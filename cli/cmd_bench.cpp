@@ -48,21 +48,6 @@ struct Bench {
   CLI::Option *of_prompts = nullptr, *of_generations = nullptr, *of_trainings = nullptr;  ///< which of them are given
   std::shared_ptr<StatusLine> status = std::make_shared<StatusLine>();
 
-  static attn::models::Batch batch_of(const attn::models::Config& config, int64_t sequences, int64_t length,
-                                      uint64_t seed) {
-    attn::models::Batch batch;
-    batch.sequences = sequences;
-    batch.length = length;
-    attn::Random random(seed);
-    const bool one_class = classifies_texts(config);  // a sequence
-    for (int64_t n = 0; n < sequences * length; ++n) {
-      batch.tokens.push_back(random.below(config.vocab_size));
-      if (!one_class || n < sequences)
-        batch.targets.push_back(random.below(config.classes ? config.classes : config.vocab_size));
-    }
-    return batch;
-  }
-
   template <class Work>
   void measure(Row& row, int64_t tokens, const Work& work) const {
     for (int64_t repeat = -1; repeat < repeats && !signal_seen(); ++repeat) {  // the first one warms up
@@ -87,7 +72,7 @@ struct Bench {
     attn::models::ModelCache cache = model.new_cache(1, {}, kv_cache.of());
     const auto feed = [&](int64_t tokens) {
       attn::autograd::Tape tape({}, memory);
-      model.forward(tape, batch_of(model.config(), 1, tokens, 1), {.cache = &cache, .last_only = true});
+      model.forward(tape, random_batch(model.config(), 1, tokens, 1), {.cache = &cache, .last_only = true});
     };
     if (depth) feed(depth);
     bool has_states = false;
@@ -111,7 +96,7 @@ struct Bench {
     Row row{fmt::format("encode {} x {}", sequences, length),
             attn::models::forward_flops(model.config(), length) / static_cast<double>(length)};
     const auto memory = attn::autograd::Tape().memory();
-    const attn::models::Batch batch = batch_of(model.config(), sequences, length, 1);
+    const attn::models::Batch batch = random_batch(model.config(), sequences, length, 1);
     measure(row, sequences * length, [&] {
       return seconds_of([&] {
         attn::autograd::Tape tape({}, memory);
@@ -122,7 +107,7 @@ struct Bench {
   }
 
   Row train(attn::models::Model& model, int64_t sequences, int64_t length, bool recompute) const {
-    const OneBatch data(batch_of(model.config(), sequences, length, 3));
+    const OneBatch data(random_batch(model.config(), sequences, length, 3));
     attn::train::TrainerOptions options;
     options.recompute = recompute;
     attn::train::Trainer trainer(model, data, options, "");

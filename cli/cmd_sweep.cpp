@@ -87,7 +87,9 @@ class SweepCommand {
   Job job_of(const std::string& mixer, const std::string& place, int64_t seed) const;
   void plan();
   void measure(const Job& job);
-  void train(const Job& job, attn::models::Model& model, const attn::train::Dataset& dataset, SweepRow& row);
+  static int64_t without_scratch() { return attn::memory_in_use() - attn::scratch_in_use(); }
+  void train(const Job& job, attn::models::Model& model, const attn::train::Dataset& dataset, int64_t before,
+             SweepRow& row);
   void decode(const attn::models::Model& model, SweepRow& row) const;
   void show(const Job& job, const std::string& what);
   void draw() const;
@@ -148,7 +150,11 @@ void SweepCommand::plan() {
     for (const std::string& place : all)
       for (int64_t seed = 1; seed <= seeds; ++seed) jobs_.push_back(job_of(mixer, place, seed));
   int64_t longest = 0;
-  for (const Job& job : jobs_) longest = std::max(longest, job.config.context);
+  for (const Job& job : jobs_) {
+    longest = std::max(longest, job.config.context);
+    if ((wants("decode") || wants("cache")) && job.config.context < 2)
+      throw UsageError("--measure decode and cache need sequences of at least 2 tokens");
+  }
   for (Job& job : jobs_) {
     job.sequences = std::max<int64_t>((batch_tokens ? batch_tokens : longest) / job.config.context, 1);
     require_memory({job.config, precision_named(precision), job.sequences, job.config.context, options.recompute, {}},
@@ -170,36 +176,25 @@ void SweepCommand::show(const Job& job, const std::string& what) {
 
 /// Adds a row, unless a signal comes first.
 void SweepCommand::measure(const Job& job) {
-  const int64_t length = job.config.context;
+  const auto seed = static_cast<uint64_t>(job.seed);
   SweepRow row{.mixer = job.mixer, .place = job.place, .seed = job.seed};
   row.sequences = job.sequences;
-  row.length = length;
+  row.length = job.config.context;
   attn::models::Config shape = job.config;
   std::unique_ptr<attn::train::Dataset> dataset;
   if (data.data.empty()) {
-    attn::models::Batch batch{.sequences = job.sequences, .length = length};
-    attn::Random random(static_cast<uint64_t>(job.seed));
-    for (auto* ids : {&batch.tokens, &batch.targets})
-      for (int64_t n = 0; n < job.sequences * length; ++n) ids->push_back(random.below(shape.vocab_size));
-    dataset = std::make_unique<OneBatch>(std::move(batch));
+    dataset = std::make_unique<OneBatch>(random_batch(shape, row.sequences, row.length, seed));
   } else {
     DataSettings settings = data;
     settings.batch = job.sequences;
-    dataset = prepare(settings, shape, static_cast<uint64_t>(job.seed), "").data;
+    dataset = prepare(settings, shape, seed, "").data;
   }
-  const int64_t before = attn::memory_in_use() - attn::scratch_in_use();
-  {
-    attn::models::Model model(shape, precision_named(precision), static_cast<uint64_t>(job.seed));
-    row.parameters = model.parameters().count();
-    train(job, model, *dataset, row);
-    if (signal_seen()) return;
-    for (SweepValue& value : row.values)
-      if (value.metric == "memory")
-        for (double* bytes : {&value.middle, &value.low, &value.high})
-          *bytes = 1e-6 * (*bytes - static_cast<double>(before));
-  }
+  const int64_t before = without_scratch();
+  attn::models::Model model(shape, precision_named(precision), seed);
+  row.parameters = model.parameters().count();
+  train(job, model, *dataset, before, row);
+  if (signal_seen()) return;
   if (wants("decode") || wants("cache")) {
-    attn::models::Model model(shape, precision_named(precision), static_cast<uint64_t>(job.seed));
     model.parameters().pack();
     decode(model, row);
   }
@@ -207,8 +202,9 @@ void SweepCommand::measure(const Job& job) {
 }
 
 /// Updates that are timed after two that are not, the second under a Profiler, which records the peak of memory.
+/// `before`: the memory that was in use without the model.
 void SweepCommand::train(const Job& job, attn::models::Model& model, const attn::train::Dataset& dataset,
-                         SweepRow& row) {
+                         int64_t before, SweepRow& row) {
   const int64_t tokens = row.sequences * row.length;
   attn::train::TrainerOptions how = options;
   how.steps = data.data.empty() ? repeats + 2 : std::max<int64_t>(train_tokens / tokens, 3);
@@ -217,7 +213,7 @@ void SweepCommand::train(const Job& job, attn::models::Model& model, const attn:
   how.seed = static_cast<uint64_t>(job.seed);
   attn::train::Trainer trainer(model, dataset, how, "");
   std::vector<double> times;
-  double memory = 0;
+  int64_t peak = 0;
   for (int64_t step = 0; step < how.steps && !signal_seen(); ++step) {
     std::optional<attn::Profiler> profiler;
     if (step == 1) {
@@ -225,13 +221,13 @@ void SweepCommand::train(const Job& job, attn::models::Model& model, const attn:
       attn::reset_memory_peak();
     }
     const attn::train::StepReport report = trainer.step();
-    if (step == 1) memory = static_cast<double>(attn::memory_peak() - attn::scratch_in_use());
+    if (step == 1) peak = attn::memory_peak() - attn::scratch_in_use();
     if (step > 1) times.push_back(1e6 * report.seconds / static_cast<double>(tokens));
     show(job, fmt::format("update {} of {}, loss {:.3f}", step + 1, how.steps, report.loss));
   }
   if (signal_seen()) return;
   row.values.push_back(sweep_value("time", times));
-  row.values.push_back(sweep_value("memory", {memory}));
+  row.values.push_back(sweep_value("memory", {1e-6 * static_cast<double>(peak - before)}));
   if (wants("loss")) row.values.push_back(sweep_value("loss", {attn::train::validate(model, dataset).loss}));
 }
 
@@ -241,12 +237,9 @@ void SweepCommand::decode(const attn::models::Model& model, SweepRow& row) const
   const int64_t count = std::min(generated, row.length - 1);
   attn::models::ModelCache cache = model.new_cache(1, {}, attn::KVStorage::exact);
   const auto memory = attn::autograd::Tape().memory();
-  attn::Random random(1);
   const auto feed = [&](int64_t length) {
-    attn::models::Batch batch{.sequences = 1, .length = length};
-    for (int64_t n = 0; n < length; ++n) batch.tokens.push_back(random.below(shape.vocab_size));
     attn::autograd::Tape tape({}, memory);
-    model.forward(tape, batch, {.cache = &cache, .last_only = true});
+    model.forward(tape, random_batch(shape, 1, length, 1), {.cache = &cache, .last_only = true});
   };
   std::vector<double> times;
   feed(row.length - count);
@@ -255,7 +248,7 @@ void SweepCommand::decode(const attn::models::Model& model, SweepRow& row) const
     feed(1);
     times.push_back(1e6 * seconds_since(start));
   }
-  if (times.empty()) return;
+  if (signal_seen()) return;
   row.values.push_back(sweep_value("decode", times));
   const attn::DType dtype = model.parameters().dtype();
   const double grown = static_cast<double>(attn::models::cache_bytes_per_token(shape, dtype) * row.length);

@@ -1,4 +1,4 @@
-// A training on one batch again and again, which is measured and not meant to learn.
+// Random tokens, and a training on one batch again and again, which is measured and not meant to learn.
 #pragma once
 
 #include <utility>
@@ -6,6 +6,20 @@
 #include "attn/train.h"
 
 namespace cli {
+
+/// Tokens with targets: of a classifier of texts one a sequence, else one a token.
+inline attn::models::Batch random_batch(const attn::models::Config& config, int64_t sequences, int64_t length,
+                                        uint64_t seed) {
+  attn::models::Batch batch{.sequences = sequences, .length = length};
+  attn::Random random(seed);
+  const bool one_class = classifies_texts(config);
+  for (int64_t n = 0; n < sequences * length; ++n) {
+    batch.tokens.push_back(random.below(config.vocab_size));
+    if (!one_class || n < sequences)
+      batch.targets.push_back(random.below(config.classes ? config.classes : config.vocab_size));
+  }
+  return batch;
+}
 
 class OneBatch : public attn::train::Dataset {
  public:

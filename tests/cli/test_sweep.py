@@ -81,6 +81,8 @@ def test_errors(attn):
     assert error("--measure", "loss") == "attn: --measure loss needs a text to train on\n"
     assert error("--train-tokens", 9) == "attn: --train-tokens needs a text to train on\n"
     assert error("--model", "encoder") == "attn: attn sweep measures models that continue texts, as gpt and llama\n"
+    assert error("--measure", "cache", "--over", "tokens=1,2") == (
+        "attn: --measure decode and cache need sequences of at least 2 tokens\n")
     assert error("--seeds", 3) == "attn: --seeds needs a text to train on\n"
     said = attn.run("sweep", "--over", "tokens=8", "-r", 1, "--csv", "none/rows.csv", *SMALL, status=1)
     assert said.stderr.startswith("attn: [write_file] none/rows.csv: ") and said.stdout == ""  # before it is measured
