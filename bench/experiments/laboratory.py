@@ -11,7 +11,6 @@ import inspect
 import json
 import os
 import pathlib
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -75,15 +74,23 @@ class Laboratory:
         commits = dict.fromkeys(record["commit"] for record in self._kept.values())
         return {"Processor": self._about["cpu"], "Threads": self.settings.threads, "Commit": ", ".join(commits)}
 
+    def data(self, name: str, what: str) -> pathlib.Path:
+        """A file of --data; `what` says in an error what it is and where it comes from."""
+        path = self.settings.data / name
+        if not path.exists():
+            raise MissingData(f"{path} is missing: --data names a folder with {name}, {what}")
+        return path
+
     def text(self) -> str:
         """The name of a file in the folder: Tiny Shakespeare, 1.1 MB."""
-        path = self.settings.data / "tinyshakespeare/input.txt"
-        if not path.exists():
-            raise MissingData(f"{path} is missing: --data names a folder with tinyshakespeare/input.txt, the text of "
-                              "github.com/karpathy/char-rnn, data/tinyshakespeare")
+        path = self.data("tinyshakespeare/input.txt", "the text of github.com/karpathy/char-rnn, data/tinyshakespeare")
         if not (self.folder / "text.txt").exists():
             (self.folder / "text.txt").symlink_to(path)
         return "text.txt"
+
+    def sst2(self, part: str) -> pathlib.Path:
+        """Sentences, each with a tab and its label: train, dev or test."""
+        return self.data(f"sst2/{part}.tsv", "sentences of the Stanford Sentiment Treebank with the labels 0 and 1")
 
     def attn(self, command: str, *more: object) -> subprocess.CompletedProcess[str]:
         """Runs `attn COMMAND`, split at blanks, with more arguments as they are, in the folder of this run."""
@@ -122,19 +129,6 @@ class Laboratory:
         with open(self._file, "a") as file:
             file.write(json.dumps(record) + "\n")
         self._kept[record["step"]] = record
-
-
-# -------------------------------------------------------------------------------------------------------------- numbers
-
-def middle(values: Iterable[float]) -> float:
-    return statistics.median(values)
-
-
-def with_range(values: Sequence[float], pattern: str) -> str:
-    """The median, and in brackets the lowest and the highest."""
-    values = list(values)
-    ends = f" ({min(values):{pattern}} to {max(values):{pattern}})" if len(values) > 1 else ""
-    return f"{middle(values):{pattern}}{ends}"
 
 
 def grouped(rows: Iterable[Row], *names: str) -> dict[tuple, list[Row]]:

@@ -4,9 +4,12 @@ over a distance."""
 import math
 import random
 import re
+from statistics import median
+
+from benchmarks.programs import with_range
 
 from . import plots
-from .laboratory import SEEDS, Laboratory, Page, Row, middle, with_range
+from .laboratory import SEEDS, Laboratory, Page, Row
 
 CONTEXT, BATCH = 128, 16
 BASE = "--bias false --learning-rate 0.003"
@@ -53,7 +56,7 @@ def run(lab: Laboratory) -> Page:
 
     rows = lab.measured([(f"{kind}, equal tokens", lambda kind=kind: language("equal tokens", kind, tokens))
                          for kind in KINDS])
-    time = {kind: middle(row["time"] for row in rows if row["kind"] == kind) for kind in KINDS}
+    time = {kind: median(row["time"] for row in rows if row["kind"] == kind) for kind in KINDS}
     seen = {kind: int(tokens * time[attention] / time[kind]) for kind in KINDS if kind != attention}
     rows += lab.measured([(f"{kind}, equal time", lambda kind=kind: language("equal time", kind, seen[kind]))
                           for kind in seen])
@@ -75,10 +78,9 @@ def page(lab: Laboratory, context, tokens, distances, rows) -> Page:
         return [row["nats"] for row in of("copying", kind, distance=distance)]
 
     attention, *recurrent = KINDS
-    best = min(recurrent, key=lambda kind: middle(losses("equal tokens", kind)))
-    gap = middle(losses("equal tokens", best)) - middle(losses("equal tokens", attention))
-    slower = {kind: of("equal tokens", kind)[0]["time"] / of("equal tokens", attention)[0]["time"]
-              for kind in recurrent}
+    best = min(recurrent, key=lambda kind: median(losses("equal tokens", kind)))
+    gap = median(losses("equal tokens", best)) - median(losses("equal tokens", attention))
+    time = {kind: median(row["time"] for row in of("equal tokens", kind)) for kind in KINDS}
     page = Page(lab, "LSTM against attention", (
         "Before attention, language models were LSTMs: a state of fixed size goes from token to token. Attention "
         "instead looks at all earlier tokens. This page trains both by the same program, at equal numbers of "
@@ -107,8 +109,8 @@ def page(lab: Laboratory, context, tokens, distances, rows) -> Page:
     page.section("Result", "Language modelling:")
     page.table([{"model": kind, "parameters": f"{row['parameters']:,}", "compared at": table,
                  "tokens": f"{row['seen']:,}", "loss": with_range(losses(table, kind), ".3f"),
-                 "perplexity": f"{math.exp(middle(losses(table, kind))):.2f}",
-                 "us a token": f"{middle(each['time'] for each in of(table, kind)):.1f}"}
+                 "perplexity": f"{math.exp(median(losses(table, kind))):.2f}",
+                 "us a token": f"{median(each['time'] for each in of(table, kind)):.1f}"}
                 for table in ("equal tokens", "equal time") for kind in KINDS for row in of(table, kind)[:1]])
     page.add("Copying, nats a letter of the copy:")
     page.table([{"model": kind} | {f"{n} dots": with_range(nats(kind, n), ".3f") for n in distances}
@@ -117,16 +119,21 @@ def page(lab: Laboratory, context, tokens, distances, rows) -> Page:
     plots.lines(axis, {kind: {n: nats(kind, n) for n in distances} for kind in list(KINDS)[:2]},
                 "dots between the words", "nats a letter of the copy")
     page.picture(figure, "lstm", "Nats a letter of the copy against the distance.")
-    perplexities = [math.exp(middle(losses("equal tokens", kind))) for kind in (best, attention)]
-    in_time = [f"{middle(losses('equal time', kind)):.3f}" for kind in recurrent]
+    perplexities = [math.exp(median(losses("equal tokens", kind))) for kind in (best, attention)]
+    in_time = [f"{median(losses('equal time', kind)):.3f}" for kind in recurrent]
+    guess, (near, far) = math.log(26), (distances[0], distances[-1])
+    copied = [kind for kind in list(KINDS)[:2] if median(nats(kind, near)) < guess / 2]
     page.section("Conclusion", (
         f"On equal tokens the better LSTM ({best}) ends {abs(gap):.3f} nats {'above' if gap > 0 else 'below'} "
-        f"attention: perplexity {perplexities[0]:.2f} against {perplexities[1]:.2f}, "
-        f"{100 * abs(1 - perplexities[1] / perplexities[0]):.0f} % {'better' if gap > 0 else 'worse'} for attention, "
-        "where the texts say 20 % better. An update of the LSTMs takes "
-        f"{' and '.join(f'{slower[kind]:.1f}' for kind in recurrent)} times as long as one of attention, and in "
-        f"equal time they end at {' and '.join(in_time)}."), (
-        f"Copying: at {distances[-1]} dots attention has {middle(nats(attention, distances[-1])):.3f} nats a letter "
-        f"and the LSTM {middle(nats(recurrent[0], distances[-1])):.3f}; at {distances[0]} dots "
-        f"{middle(nats(attention, distances[0])):.3f} and {middle(nats(recurrent[0], distances[0])):.3f}."))
+        f"attention: perplexity {perplexities[0]:.2f} against {perplexities[1]:.2f}. The texts' \"20 % better than "
+        f"LSTMs\" {'holds in its sign' if gap > 0 else 'does not hold'} for models this small, so early in their "
+        "training. An update of the LSTMs takes "
+        f"{' and '.join(f'{time[kind] / time[attention]:.2f}' for kind in recurrent)} times as long as one of "
+        f"attention; in equal time they end at {' and '.join(in_time)}, attention at "
+        f"{median(losses('equal tokens', attention)):.3f}."), (
+        f"Copying: {' and '.join(copied) if copied else 'neither of them'} learned to copy over {near} dots in 250 "
+        f"updates. Attention has {median(nats(attention, near)):.3f} nats a letter over {near} dots and "
+        f"{median(nats(attention, far)):.3f} over {far}, the LSTM {median(nats(recurrent[0], near)):.3f} and "
+        f"{median(nats(recurrent[0], far)):.3f}, where guessing has {guess:.3f}. "
+        f"{'' if copied else 'This run says nothing about the distance: a longer training would have to.'}"))
     return page

