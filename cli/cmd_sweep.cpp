@@ -43,7 +43,8 @@ class SweepCommand {
   std::vector<std::string> mixers, wanted;
   int64_t vocabulary = 1024, batch_tokens = 0, train_tokens = 0, seeds = 1, repeats = 5, generated = 32;
   attn::train::TrainerOptions options;
-  CLI::Option *of_train_tokens = nullptr, *of_seeds = nullptr;
+  CLI::Option* of_vocabulary = nullptr;
+  std::vector<CLI::Option*> of_text;  ///< the options that are about a text
 
   void run() {
     plan();
@@ -81,8 +82,10 @@ class SweepCommand {
     attn::models::Config config;
   };
 
+  std::string field_of_config() const { return sweep_.field == kLength ? "context" : sweep_.field; }
   bool wants(const char* metric) const { return std::find(wanted.begin(), wanted.end(), metric) != wanted.end(); }
 
+  void check_flags(const std::vector<std::string>& values) const;
   std::vector<std::string> places();
   Job job_of(const std::string& mixer, const std::string& place, int64_t seed) const;
   void plan();
@@ -125,9 +128,9 @@ SweepCommand::Job SweepCommand::job_of(const std::string& mixer, const std::stri
   if (error != std::errc() || end != place.data() + place.size())
     throw UsageError("--over: '" + place + "' of " + over + " is no number");
   try {
-    attn::models::set_field(job.config, sweep_.field == kLength ? "context" : sweep_.field, place);
-    if (!mixer.empty()) attn::models::set_mixers(job.config, mixer);
     job.config.vocab_size = vocabulary;
+    attn::models::set_field(job.config, field_of_config(), place);
+    if (!mixer.empty()) attn::models::set_mixers(job.config, mixer);
     attn::models::check(job.config);
   } catch (const attn::Error& failure) {
     throw UsageError(fmt::format("{} with {} = {}: {}", job.mixer, sweep_.field, place, failure.reasons().front()));
@@ -137,15 +140,32 @@ SweepCommand::Job SweepCommand::job_of(const std::string& mixer, const std::stri
   return job;
 }
 
+/// Nothing on the command line has no effect: what varies is given by --over alone, and what is about a text needs one.
+void SweepCommand::check_flags(const std::vector<std::string>& values) const {
+  for (const auto& [name, value] : config.fields)
+    if (name == field_of_config() && !value.empty())
+      throw UsageError(fmt::format("{} {} is given, but --over varies {}", flag_of(name), value, sweep_.field));
+  if (sweep_.field == "vocab_size" && (of_vocabulary->count() || !data.data.empty()))
+    throw UsageError("--over varies vocab_size: leave --vocab-size and the text out, which set it too");
+  for (const std::string& value : values)
+    if (std::count(values.begin(), values.end(), value) > 1) throw UsageError("--over names " + value + " twice");
+  if (!mixers.empty() && !config.mixer.empty())
+    throw UsageError("--mixer and --mixer-list are given: leave one of them out");
+  for (const std::string& mixer : mixers)
+    if (mixer.empty()) throw UsageError("--mixer-list has an empty name");
+  if (!data.data.empty()) return;
+  if (wants("loss")) throw UsageError("--measure loss needs a text to train on");
+  for (const CLI::Option* option : of_text)
+    if (option->count()) throw UsageError(option->get_name() + " needs a text to train on");
+}
+
 /// Everything that can be wrong is found before the first measurement.
 void SweepCommand::plan() {
   if (wanted.empty()) wanted = {"time", "memory"};
   if (!data.data.empty() && !wants("loss")) wanted.emplace_back("loss");
-  if (wants("loss") && data.data.empty()) throw UsageError("--measure loss needs a text to train on");
-  for (const CLI::Option* option : {of_train_tokens, of_seeds})
-    if (data.data.empty() && option->count()) throw UsageError(option->get_name() + " needs a text to train on");
-  if (mixers.empty()) mixers = {""};
   const std::vector<std::string> all = places();
+  check_flags(all);
+  if (mixers.empty()) mixers = {""};  // that of the model
   for (const std::string& mixer : mixers)
     for (const std::string& place : all)
       for (int64_t seed = 1; seed <= seeds; ++seed) jobs_.push_back(job_of(mixer, place, seed));
@@ -278,9 +298,13 @@ void add_sweep(CLI::App& app) {
   };
   command->add_option("data", run->data.data, "a text to train on; none: a few updates with random tokens")
       ->type_name("FILE");
-  command->add_option("--tokens", run->data.tokens, "kind of tokens of the text; default: characters")
+  const auto of_text = [&](CLI::Option* option) {
+    run->of_text.push_back(option);
+    return option;
+  };
+  of_text(command->add_option("--tokens", run->data.tokens, "kind of tokens of the text; default: characters"))
       ->check(one_of({"characters", "bytes", "words"}));
-  command->add_option("--tokenizer", run->data.tokenizer, "a tokenizer.json for the text")->type_name("FILE");
+  of_text(command->add_option("--tokenizer", run->data.tokenizer, "a tokenizer.json for the text"))->type_name("FILE");
   command
       ->add_option(
           "--over", run->over,
@@ -295,16 +319,15 @@ void add_sweep(CLI::App& app) {
                    "tokens of an update, in sequences of one length; 0 = those of the longest sequence")
       ->check(whole(0, 1 << 24));
   run->train_tokens = 1 << 20;
-  run->of_train_tokens =
-      command->add_option("--train-tokens", run->train_tokens, "tokens of the training of each model on a text")
-          ->check(whole(1, int64_t{1} << 40));
-  run->of_seeds =
-      command->add_option("--seeds", run->seeds, "trainings of each model on a text, with the seeds 1, 2, ...")
-          ->check(whole(1, 1000));
+  of_text(command->add_option("--train-tokens", run->train_tokens, "tokens of the training of each model on a text"))
+      ->check(whole(1, int64_t{1} << 40));
+  of_text(command->add_option("--seeds", run->seeds, "trainings of each model on a text, with the seeds 1, 2, ..."))
+      ->check(whole(1, 1000));
   command->add_option("-r,--repeats", run->repeats, "timed updates without a text, after two")->check(whole(1, 1000));
   command->add_option("-n,--generations", run->generated, "tokens that --measure decode writes")
       ->check(whole(1, 1 << 20));
-  command->add_option("--vocab-size", run->vocabulary, "vocabulary size without a text")->check(whole(1, 1 << 24));
+  run->of_vocabulary =
+      command->add_option("--vocab-size", run->vocabulary, "vocabulary size without a text")->check(whole(1, 1 << 24));
   command->add_option("--learning-rate", run->options.learning_rate, "at its highest")->check(number(0, 1e6, "(]"));
   command->add_flag("--recompute", run->options.recompute, "recompute layers in the backward");
   add_precision(*command, run->precision);

@@ -39,8 +39,14 @@ def main() -> int:
     options = parser.parse_args(sys.argv[2:])
     settings = Settings(name, options.quick, options.out.resolve(), options.data.resolve(),
                         (options.build / "cli/attn").resolve(), options.kept.resolve())
+    if not settings.program.exists():
+        sys.exit(f"{settings.program} is missing: build the target attn_cli, or --build names another build")
     try:
+        for folder in (settings.out, settings.kept):  # what cannot be written is found out before anything is measured
+            folder.mkdir(parents=True, exist_ok=True)
         print(module.run(Laboratory(settings, module)).write())
+    except OSError as error:
+        sys.exit(f"{error.filename}: {error.strerror}")
     except KeyboardInterrupt:
         print("\nstopped: the same command goes on where it was", file=sys.stderr)
         return 130

@@ -70,6 +70,11 @@ def test_errors_leave_the_old_page(attn):
     done = run(attn, "context", "--data", attn.folder, status=1)
     assert "tinyshakespeare/input.txt is missing: --data names a folder with" in done.stderr
     assert (attn.folder / "pages/context.md").read_text() == "old"
+    assert "/cli/attn is missing: build the target attn_cli" in run(attn, "context", "--build", "none", status=1).stderr
+    (attn.folder / "file").touch()
+    for flag in ("--out", "--kept"):
+        said = run(attn, "context", flag, "file/folder", status=1).stderr
+        assert said.endswith("file/folder: Not a directory\n"), said
     assert subprocess.run([sys.executable, "-m", "experiments", "height"], capture_output=True, text=True,
                           env=os.environ | {"PYTHONPATH": str(ROOT / "bench")}).returncode == 2
 

@@ -83,6 +83,18 @@ def test_errors(attn):
     assert error("--model", "encoder") == "attn: attn sweep measures models that continue texts, as gpt and llama\n"
     assert error("--measure", "cache", "--over", "tokens=1,2") == (
         "attn: --measure decode and cache need sequences of at least 2 tokens\n")
+    for flags, wrong in (
+            (("--over", "heads=1,2", "--heads", 4), "--heads 4 is given, but --over varies heads"),
+            (("--over", "tokens=8", "--context", 16), "--context 16 is given, but --over varies tokens"),
+            (("--over", "tokens=8,16,8"), "--over names 8 twice"),
+            (("--over", "vocab_size=9", "--vocab-size", 8),
+             "--over varies vocab_size: leave --vocab-size and the text out, which set it too"),
+            (("--mixer", "full", "--mixer-list", "full"), "--mixer and --mixer-list are given: leave one of them out"),
+            (("--mixer-list", ""), "--mixer-list has an empty name"),
+            (("--tokens", "bytes"), "--tokens needs a text to train on")):
+        assert error(*flags) == f"attn: {wrong}\n"
+    rows = attn.run("sweep", "--over", "vocab_size=10,20", *SMALL[:-2], "--context", 8, "-r", 1, "-o", "csv").stdout
+    assert len({row["parameters"] for row in csv.DictReader(rows.split("\n\n")[0].splitlines()[:3])}) == 2
     assert error("--seeds", 3) == "attn: --seeds needs a text to train on\n"
     said = attn.run("sweep", "--over", "tokens=8", "-r", 1, "--csv", "none/rows.csv", *SMALL, status=1)
     assert said.stderr.startswith("attn: [write_file] none/rows.csv: ") and said.stdout == ""  # before it is measured
