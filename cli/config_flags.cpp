@@ -14,14 +14,18 @@
 namespace cli {
 namespace {
 
-/// The default of every family: "0.00001; encoder 1e-12".
-std::string defaults_of(size_t field) {
-  const std::string common = attn::models::field_info(attn::models::family("gpt"))[field].value;
-  std::string text = common;
-  for (const std::string& name : attn::models::families())
-    if (const auto value = attn::models::field_info(attn::models::family(name))[field].value; value != common)
-      text += "; " + name + " " + value;
-  return text;
+/// The defaults of every field in every family, as help shows them: "0.00001; encoder 1e-12".
+std::vector<std::string> default_texts() {
+  using attn::models::FieldInfo;
+  const std::vector<FieldInfo> common = attn::models::field_info(attn::models::family("gpt"));
+  std::vector<std::string> texts;
+  for (const FieldInfo& field : common) texts.push_back(field.value);
+  for (const std::string& name : attn::models::families()) {
+    const std::vector<FieldInfo> own = attn::models::field_info(attn::models::family(name));
+    for (size_t n = 0; n < own.size(); ++n)
+      if (own[n].value != common[n].value) texts[n] += "; " + name + " " + own[n].value;
+  }
+  return texts;
 }
 
 /// As models::set_field() says it.
@@ -78,7 +82,9 @@ void ConfigOptions::add(CLI::App& command) {
   command.add_option("--mixer-every", mixer_every, "the mixer of every N-th layer, as 4:full")
       ->group("Model")
       ->type_name("N:MIXER");
-  const std::vector<attn::models::FieldInfo> infos = attn::models::field_info();
+  // Several commands take them, each at every start of the program.
+  static const std::vector<attn::models::FieldInfo> infos = attn::models::field_info();
+  static const std::vector<std::string> defaults = default_texts();
   fields.clear();
   fields.reserve(infos.size());  // options keep the places
   for (size_t n = 0; n < infos.size(); ++n) {
@@ -91,7 +97,7 @@ void ConfigOptions::add(CLI::App& command) {
                     : info.kind == "whole number" ? "INT"
                                                   : "TEXT")
         ->check(field_check(info))
-        ->default_str(defaults_of(n));
+        ->default_str(defaults[n]);
   }
 }
 
