@@ -11,7 +11,8 @@ A block is fenced, under the name of its language, or indented, which means comm
   text     output, formulas and drawings: nothing to run
 
 A block after `<!-- not run: REASON -->` is not run. A block after `<!-- from: FILE -->` quotes a file of the project.
-Each public header has one example, a program of cpp or c in its first comment, which is compiled and run.
+Each public header has one example, a program of cpp or c in its first comment, which is compiled and run; the header
+is its first one, so that it must be complete by itself.
 
   extract_snippets.py check [ROOT]     fails for every block that is none of these; prints those that are not run
   extract_snippets.py self-test        shows that the check fails when it should
@@ -181,7 +182,7 @@ def programs(directory, headers):
         language, text = example_of(header) or ("", "")
         if text and (not headers or set(re.findall(r'#include "(.*)"', text)) <= set(headers)):
             names.append(f"header_{header.stem}.{language}")
-            write_if_changed(directory / names[-1], text)
+            write_if_changed(directory / names[-1], f'#include "attn/{header.name}"\n{text}')
     print(";".join(names), end="")
 
 

@@ -21,7 +21,7 @@ namespace {
 constexpr double kWidth = 760, kHeight = 480, kLeft = 76, kTop = 44, kInsideBottom = kHeight - 56;
 constexpr Colour kInk{40, 44, 52}, kGrid{222, 224, 229}, kWhite{255, 255, 255};
 /// Okabe and Ito's colours, which every eye tells apart.
-constexpr std::array<Colour, 7> kColours = {
+constexpr std::array<Colour, 7> kSeriesColours = {
     {{0, 114, 178}, {213, 94, 0}, {0, 158, 115}, {204, 121, 167}, {230, 159, 0}, {86, 180, 233}, {127, 127, 127}}};
 
 enum class Align { first, middle, last };
@@ -232,7 +232,7 @@ class Drawing {
     draw_axes();
     size_t colour = 0;
     for (const ChartSeries& series : chart_.series)
-      draw_series(series, series.style == ChartStyle::limit ? kInk : kColours[colour++ % kColours.size()]);
+      draw_series(series, series.style == ChartStyle::limit ? kInk : kSeriesColours[colour++ % kSeriesColours.size()]);
   }
 
  private:

@@ -1,5 +1,5 @@
-// What the public headers promise in their comments, used as a reader would use it. Every header is also compiled
-// alone, in a file that CMakeLists.txt makes.
+// What the public headers promise in their comments, used as a reader would use it. That every header
+// compiles as the first one is seen where its example is compiled (docs/CMakeLists.txt).
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,7 +1,8 @@
 """Every command on every page, as it is there. The commands of a page run one after the other in a folder that has
 the files and models that the pages name, all of them small; what the page itself writes is not there before.
 
-Trainings are as short as SMALL makes them, and attn_bench lists what it would measure. ATTN_BUILD is the build.
+Trainings are as short as SMALL makes them, sweeps are of small models and short lengths, and attn_bench lists what it
+would measure. ATTN_BUILD is the build.
 """
 
 import json
@@ -42,6 +43,8 @@ attn() {
       [[ " $* " == *" $option "* || $option$* == --steps*--epochs* ]] || small+=("$option" "$value")
     done < <(xargs -n 2 <<< "$SMALL")
   fi
+  [[ $1 != sweep ]] || small=(--embed-dim 32 --layers 1 --heads 8)
+  [[ $1 != sweep || $* == *--over* ]] || small+=(--over tokens=32,64,128)
   if [[ " $* " != *" --serve "* && $1 != serve ]]; then
     "$ATTN" "$@" "${small[@]}"
     return
