@@ -11,12 +11,11 @@ check() {
   for folder in include src cli python examples tests bench; do
     [[ -d $1/$folder ]] && folders+=("$1/$folder")
   done
-  local status=0 file
-  while read -r -d '' file; do
-    "$formatter" "--style=file:$home/.clang-format" --dry-run -Werror "$file" 2> /dev/null ||
-      { echo "$file: $(basename "$formatter") -i would change it"; status=1; }
-  done < <(find "${folders[@]}" \( -name '*.h' -o -name '*.cpp' -o -name '*.c' \) -print0 | sort -z)
-  return $status
+  local said
+  said=$(find "${folders[@]}" \( -name '*.h' -o -name '*.cpp' -o -name '*.c' \) -print0 | sort -z |
+    xargs -0 "$formatter" "--style=file:$home/.clang-format" --dry-run -Werror 2>&1) && return
+  sed -n "s/^\(\/[^:]*\):[0-9]*:[0-9]*: error: .*/\1: $(basename "$formatter") -i would change it/p" <<< "$said" | uniq
+  return 1
 }
 
 self_test() {

@@ -28,16 +28,23 @@ def parts(command):
     return told, places
 
 
+def same_source(one, other):
+    """True for one file, and for two that CMake has joined of the same files, each in its own build."""
+    one, other = pathlib.Path(one), pathlib.Path(other)
+    joined = one.parent.name == other.parent.name == "Unity" and one.parts[-3:] == other.parts[-3:]
+    return one == other or (joined and one.read_text() == other.read_text())
+
+
 def made_before(command):
     """The object of the other build that the same command made, or None."""
     build = pathlib.Path(os.environ["ATTN_REUSE"])
     commands = build / "compile_commands.json"
     told, _ = parts(command)
     for entry in json.loads(commands.read_text()) if commands.exists() else ():
-        if entry["file"] == command[-1]:
+        if same_source(entry["file"], command[-1]):
             other, places = parts(shlex.split(entry["command"]))
             made = build / places["-o"]
-            if other == told and made.exists():
+            if other[:-1] == told[:-1] and made.exists():
                 return made
     return None
 

@@ -43,7 +43,7 @@ attn() {
       [[ " $* " == *" $option "* || $option$* == --steps*--epochs* ]] || small+=("$option" "$value")
     done < <(xargs -n 2 <<< "$SMALL")
   fi
-  [[ $1 != sweep ]] || small=(--embed-dim 32 --layers 1 --heads 8)
+  [[ $1 != sweep ]] || small=(--embed-dim 32 --layers 1)
   [[ $1 != sweep || $* == *--over* ]] || small+=(--over tokens=32,64,128)
   if [[ " $* " != *" --serve "* && $1 != serve ]]; then
     "$ATTN" "$@" "${small[@]}"
