@@ -103,6 +103,7 @@ std::vector<double> cosines_of_pairs(const attn::Array& first, const attn::Array
 struct Evaluate {
   ModelOptions model;
   std::string file;
+  ContextOption context;
   CacheOption kv_cache;
   int64_t batch = 0, stride = 0;
 
@@ -247,14 +248,14 @@ struct Evaluate {
   }
 
   /// Windows of the context, each `stride` tokens after the one before: only tokens that no window has seen yet count,
-  /// so that all but the first have at least context - stride tokens before them.
+  /// so that all but the first have at least length - stride tokens before them.
   void strided(const attn::models::Loaded& loaded) const {
     const std::string content = attn::io::read_input(file);
     const std::vector<int64_t> tokens = tokens_of(loaded, content);
-    const int64_t context = loaded.model->config().context, total = static_cast<int64_t>(tokens.size()) - 1;
+    const int64_t length = context.of(loaded.model->config()), total = static_cast<int64_t>(tokens.size()) - 1;
     if (total < 1) throw attn::Error("eval", {file + " has fewer than two tokens"});
-    if (stride > context)
-      throw UsageError(fmt::format("--stride is {}, must be at most the context of {}", stride, context));
+    if (stride > length)
+      throw UsageError(fmt::format("--stride is {}, must be at most the context of {}", stride, length));
     catch_signals();
     Meter meter("tokens", total);
     const auto memory = attn::autograd::Tape().memory();
@@ -262,7 +263,7 @@ struct Evaluate {
     int64_t done = 0;
     for (int64_t first = 0; done < total && !signal_seen(); first += stride) {
       attn::models::Batch window;
-      const int64_t end = std::min(first + context, total);
+      const int64_t end = std::min(first + length, total);
       window.sequences = 1;
       window.length = end - first;
       window.tokens.assign(tokens.begin() + first, tokens.begin() + end);
@@ -291,7 +292,7 @@ struct Evaluate {
     const std::vector<int64_t> tokens = tokens_of(loaded, content);
     const int64_t total = static_cast<int64_t>(tokens.size()) - 1;
     if (total < 1) throw attn::Error("eval", {file + " has fewer than two tokens"});
-    const int64_t fitting = (int64_t{1} << 24) / (config.context * config.vocab_size);
+    const int64_t length = context.of(config), fitting = (int64_t{1} << 24) / (length * config.vocab_size);
     const int64_t most = batch ? batch : std::clamp<int64_t>(fitting, 1, 32);
     catch_signals();
     Meter meter("tokens", total);
@@ -300,7 +301,7 @@ struct Evaluate {
     int64_t done = 0;
     while (done < total && !signal_seen()) {
       attn::models::Batch crops;
-      crops.length = std::min(config.context, total - done);
+      crops.length = std::min(length, total - done);
       crops.sequences = std::min(most, (total - done) / crops.length);
       const int64_t count = crops.sequences * crops.length;
       crops.tokens.assign(tokens.begin() + done, tokens.begin() + done + count);
@@ -318,15 +319,16 @@ struct Evaluate {
     if (model.adapter.empty()) {  // which may have the head that the folder lacks
       const attn::models::Config config = attn::models::read_config(model.directory);
       const bool embeds = !config.head && !config.encoder_layers && !config.takes_embeddings;
-      if (embeds && kv_cache.of() == attn::KVStorage::exact) return similar();
+      if (embeds && kv_cache.of() == attn::KVStorage::exact && !context.tokens) return similar();
     }
     attn::models::Loaded loaded = model.load();
     const attn::models::Config config = loaded.model->config();
     const bool fills = !config.causal && config.head && !config.classes;
     if (fills || config.takes_embeddings)
       throw UsageError(model.directory + " has no loss on texts; " + what_fits(config));
-    if (kv_cache.of() != attn::KVStorage::exact && !writes(config))
-      throw UsageError("--kv-cache is for models that continue texts; " + model.directory + " does not");
+    const char* of_texts = kv_cache.of() != attn::KVStorage::exact ? "--kv-cache" : context.tokens ? "--context" : "";
+    if (*of_texts && (!writes(config) || config.encoder_layers))
+      throw UsageError(fmt::format("{} is for models that continue texts; {} does not", of_texts, model.directory));
     if (config.encoder_layers) evaluate_pairs(loaded, file);
     else if (config.classes == 1 && config.problem_type == attn::models::ProblemType::regression) numbers(loaded);
     else if (classifies_tokens(config)) words(loaded);
@@ -348,6 +350,7 @@ void add_eval(CLI::App& app) {
                    "a text; .tsv, .csv or .jsonl with labels, or of pairs; words with labels; - is standard input")
       ->required()
       ->type_name("FILE");
+  run->context.add(*command, "tokens of the text that the model reads at once");
   run->kv_cache.add(*command);
   command->add_option("--batch", run->batch, "sequences at once; 0 = 32, or as many as have 64 MB of logits")
       ->check(whole(0, 1 << 16));

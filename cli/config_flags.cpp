@@ -73,10 +73,11 @@ void ConfigOptions::add(CLI::App& command) {
       ->check(one_of(trainable_families()));
   command.add_option("--config", file, "a JSON file with fields of the model")->group("Model")->type_name("FILE");
   command
-      .add_option("--mixer", mixer,
-                  "what mixes the tokens of a layer: full, window:TOKENS, gated_delta, kimi_delta, delta, gla, "
-                  "retention, mamba2, elu, linear (as --linear-... say), convolution:TOKENS, lstm, lstm:HIDDEN, "
-                  "moba:BLOCK or nsa:BLOCK")
+      .add_option(
+          "--mixer", mixer,
+          "what mixes the tokens of a layer: full, window:TOKENS, gated_delta, kimi_delta, delta, gla, "
+          "retention, mamba2, elu, performer, linear (as --linear-... say), convolution:TOKENS, lstm, lstm:HIDDEN, "
+          "moba:BLOCK or nsa:BLOCK")
       ->group("Model")
       ->type_name("MIXER");
   command.add_option("--mixer-every", mixer_every, "the mixer of every N-th layer, as 4:full")

@@ -39,11 +39,9 @@ std::string what_fits(const attn::models::Config& config) {
   return config.head ? "it fills gaps: use attn fill or attn embed" : "it makes vectors: use attn embed";
 }
 
-void ContextOption::add(CLI::App& command) {
+void ContextOption::add(CLI::App& command, const std::string& seen) {
   command
-      .add_option("--context", tokens,
-                  "tokens of a text that the model sees, the first, more than in training only without learned"
-                  " positions; 0 = as trained")
+      .add_option("--context", tokens, seen + ", more than in training only without learned positions; 0 = as trained")
       ->check(whole(0, 1 << 24));
 }
 

@@ -30,7 +30,8 @@ std::string what_fits(const attn::models::Config& config);
 /// --context: how many tokens of a text the model reads; 0 = as many as in training.
 struct ContextOption {
   int64_t tokens = 0;
-  void add(CLI::App& command);
+  /// `seen` says which tokens they are.
+  void add(CLI::App& command, const std::string& seen = "tokens of a text that the model sees, the first");
   /// Throws UsageError for more tokens than the model has learned positions.
   int64_t of(const attn::models::Config& config) const;
   /// How a message about a text that is too long ends: "" where no larger --context is possible.

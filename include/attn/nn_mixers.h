@@ -71,9 +71,10 @@ constexpr auto enum_names(MixerDecay) { return std::to_array<std::string_view>({
 /// What q and k are before they enter the state.
 enum class MixerFeatures {
   none,
-  elu  ///< elu(x) + 1, as in Katharopoulos et al. 2020
+  elu,       ///< elu(x) + 1, as in Katharopoulos et al. 2020
+  performer  ///< autograd::positive_features() of a fixed projection: Dk of them, whose products estimate exp(<q, k>)
 };
-constexpr auto enum_names(MixerFeatures) { return std::to_array<std::string_view>({"none", "elu"}); }
+constexpr auto enum_names(MixerFeatures) { return std::to_array<std::string_view>({"none", "elu", "performer"}); }
 /// What multiplies the output before its projection: nothing, or a function of W x.
 enum class MixerGate { none, sigmoid, silu };
 constexpr auto enum_names(MixerGate) { return std::to_array<std::string_view>({"none", "sigmoid", "silu"}); }
@@ -147,6 +148,7 @@ class LinearMixer : public Mixer {
   Value normed(Tape& tape, const Value& y) const;
   Value finished(Tape& tape, const Value& x, const Value& y) const;
   void check_call(const Tape& tape, const Value& x, const MixerInputs& inputs) const;
+  Value projection_;      // [Dk, Dk], of MixerFeatures::performer
   Value constant_decay_;  // of MixerDecay::head
   Value zero_rate_;       // of MixerBeta::step: a rate of 0 leaves the softplus
 };

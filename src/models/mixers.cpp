@@ -34,6 +34,7 @@ std::vector<NamedMixer> named_mixers(const Config& config) {
   LinearMixerOptions gla{.heads = 0, .decay = nn::MixerDecay::row, .norm = nn::MixerNorm::heads};
   gla.gate = nn::MixerGate::silu;
   LinearMixerOptions elu{.heads = 0, .features = nn::MixerFeatures::elu, .normalize = true};
+  LinearMixerOptions performer{.heads = 0, .features = nn::MixerFeatures::performer, .normalize = true};
   return {{"full", 'f'},
           {"window", 'w'},
           {"linear", 'l'},
@@ -44,6 +45,7 @@ std::vector<NamedMixer> named_mixers(const Config& config) {
           {"retention", 'l', nn::retention(0, 0)},
           {"mamba2", 'l', mamba2_of(config)},
           {"elu", 'l', elu},
+          {"performer", 'l', performer},
           {"convolution", 'c'},
           {"lstm", 'r'},
           {"moba", 'm'},

@@ -10,6 +10,7 @@ namespace attn::nn {
 namespace {
 
 constexpr int64_t kMaxWidth = 1024;
+constexpr uint64_t kProjectionSeed = 1;  // of Performer's features: the same in every model, as files do not have them
 
 void check_mixer(Checker& checker, int64_t width, const LinearMixerOptions& o) {
   check_extent(checker, "", "width", width);
@@ -120,6 +121,8 @@ LinearMixer::LinearMixer(const Scope& scope, int64_t width, const LinearMixerOpt
   const DType wide = dtype() == DType::float64 ? DType::float64 : DType::float32;
   if (o.beta == MixerBeta::step) zero_rate_ = Value(Array(wide, {o.value_heads}));
   if (o.decay == MixerDecay::head) constant_decay_ = Value(retention_decays(o.value_heads, wide));
+  if (o.features == MixerFeatures::performer)
+    projection_ = Value(autograd::orthogonal_projection(o.head_dim, o.head_dim, dtype(), kProjectionSeed));
   if (o.skip) skip = scope.variable("skip", {o.value_heads}, ParameterRole::scale);
   if (o.norm != MixerNorm::none)
     norm =
@@ -197,9 +200,10 @@ Value LinearMixer::operator()(Tape& tape, const Value& x, const MixerInputs& inp
   }
   const int64_t features = o.heads * o.head_dim;
   autograd::Heads q{rows, 0, o.heads, o.head_dim}, k{rows, features, o.heads, o.head_dim};
-  if (o.features == MixerFeatures::elu) {
-    const Value positive = elu_plus_one(tape, slice(tape, rows, 2, 0, 2 * features));
-    q.array = k.array = positive;
+  if (o.features != MixerFeatures::none) {
+    const Value both = slice(tape, rows, 2, 0, 2 * features);
+    q.array = k.array =
+        o.features == MixerFeatures::elu ? elu_plus_one(tape, both) : positive_features(tape, both, projection_);
   }
   autograd::LinearMixing with = mixing(tape, x);
   with.cu_seqlens = inputs.cu_seqlens;

@@ -84,12 +84,19 @@ def test_context_beyond_training(attn):
             done = attn.run("generate", positions, "--prompt", "The", "--context", 17, status=1)
             assert "context is 17, but the model has learned 16 positions" in done.stderr, done.stderr
             assert done.stderr.count("\n") == 1, done.stderr
+            done = attn.run("eval", "learned", "text.txt", "--context", 17, status=2)
+            assert "--context is 17, but the model has learned 16 positions" in done.stderr, done.stderr
             continue
         long = [continued(beginning, "--context", 512) for beginning in beginnings]
         assert len({*long, short[0]}) == 3, (positions, "a longer context is not seen")
         # Whatever is not outgrown gives the same text, with a cache and without.
         for flags in (("--context", 340), ("--context", 512, "--no-cache")):
             assert continued(beginnings[0], *flags) == long[0], (positions, flags)
+        own, same, longer, windows, shorter = (
+            float(re.search(r"loss ([\d.]+)", attn.run("eval", positions, "text.txt", *flags).stdout)[1]) for flags in
+            ((), ("--context", 16), ("--context", 200), ("--context", 200, "--stride", 200), ("--context", 2)))
+        assert abs(own - same) < 2e-4 and abs(longer - windows) < 2e-4, (positions, own, same, longer, windows)
+        assert min(abs(own - longer), shorter - own) > 1e-3, (positions, own, longer, shorter)
     for wrong in (-1, "long"):
         done = attn.run("generate", "rope", "--context", wrong, status=2)
         assert "--context: must be a whole number from 0" in done.stderr, done.stderr
@@ -141,8 +148,9 @@ def test_kv_cache_in_8_bits(attn):
     assert "no layer of the model has keys and values" in done.stderr, done.stderr
     attn.file("rows.tsv", "".join(f"{TEXT[n:n + 9].split(chr(10))[0]}\t{n % 2}\n" for n in range(30)))
     attn.run("train", "rows.tsv", "--steps", 3, "--out", "classes", *SHAPE)
-    done = attn.run("eval", "classes", "rows.tsv", "--kv-cache", "int8", status=2)
-    assert "--kv-cache is for models that continue texts; classes does not" in done.stderr, done.stderr
+    for flag, value in (("--kv-cache", "int8"), ("--context", 8)):
+        done = attn.run("eval", "classes", "rows.tsv", flag, value, status=2)
+        assert f"{flag} is for models that continue texts; classes does not" in done.stderr, done.stderr
     done = attn.run("generate", "model", "--prompt", "The", "--kv-cache", "int4", status=2)
     assert "--kv-cache" in done.stderr and "exact, int8" in done.stderr, done.stderr
     done = attn.run("generate", "model", "--prompt", "The", "--kv-cache", "int8", "--record", "x.safetensors", status=1)

@@ -30,8 +30,8 @@ Config hybrid(const char* mixer, const char* every = "") {
 /// All mixers that have names, with attention and without, as Qwen3-Next, Mamba 2 and LFM2 arrange them.
 std::vector<std::pair<std::string, Config>> hybrids() {
   std::vector<std::pair<std::string, Config>> all;
-  for (const char* mixer : {"gated_delta", "kimi_delta", "delta", "gla", "retention", "mamba2", "elu", "convolution:4",
-                            "lstm", "lstm:5", "moba:3", "nsa:3"})
+  for (const char* mixer : {"gated_delta", "kimi_delta", "delta", "gla", "retention", "mamba2", "elu", "performer",
+                            "convolution:4", "lstm", "lstm:5", "moba:3", "nsa:3"})
     all.emplace_back(mixer, hybrid(mixer));
   all.emplace_back("gated_delta, every second full", hybrid("gated_delta", "2:full"));
   all.back().second.attention_gate = true;
@@ -297,7 +297,7 @@ TEST(Hybrids, WrongNamesAreErrors) {
   const auto error = [](const char* mixer, const char* every = "") { return error_of([&] { hybrid(mixer, every); }); };
   EXPECT_EQ(error("windows"),
             "[mixer] unknown mixer 'windows'; known are: full, window, linear, gated_delta, kimi_delta, delta, gla, "
-            "retention, mamba2, elu, convolution, lstm, moba, nsa, own");
+            "retention, mamba2, elu, performer, convolution, lstm, moba, nsa, own");
   EXPECT_EQ(error("window"), "[mixer] window needs its length, as window:256");
   EXPECT_EQ(error("window:x"), "[mixer] 'window:x' must end in a whole number of at least 1");
   EXPECT_EQ(error("gla:3"), "[mixer] gla takes no number, but 'gla:3' is given");

@@ -38,6 +38,7 @@ MixerMaker lstm(const LstmOptions& options) {
 /// A mixer of each kind that the papers have, and of linear attention one with every option.
 std::vector<std::pair<std::string, MixerMaker>> mixers() {
   LinearMixerOptions katharopoulos{.heads = 2, .features = MixerFeatures::elu, .normalize = true};
+  LinearMixerOptions performer{.heads = 2, .features = MixerFeatures::performer, .normalize = true};
   LinearMixerOptions kimi = gated_delta_net(2, 3);
   kimi.decay = MixerDecay::row;
   kimi.gate = MixerGate::sigmoid;
@@ -47,6 +48,7 @@ std::vector<std::pair<std::string, MixerMaker>> mixers() {
   all.features = MixerFeatures::elu;  // normalize divides by sums that should not come near 0
   all.norm = MixerNorm::groups;
   return {{"linear attention", linear(katharopoulos)},
+          {"Performer", linear(performer)},
           {"retention", linear(retention(2, 4))},
           {"GLA", linear(gla)},
           {"gated delta net", linear(gated_delta_net(2, 3, 4))},
