@@ -119,34 +119,45 @@ double error_of(const Product& product, const void* a, const void* b, void* c) {
   return worst / largest;
 }
 
-/// Adds one row. The right factor is the first of `memory`, or where `cold` all copies in turn.
-bool add_product(const Product& product, const attn::Buffer& memory, bool cold, double seconds, double peak,
-                 Reading& reading, Report& report) {
+/// The right factor of products: the first of `memory`, or where `cold` as many copies as it has, in turn.
+struct Weights {
+  const attn::Buffer& memory;
+  bool cold;
+  int64_t bytes, copies;
+  std::vector<attn::ops::PackedMatrix> packed = {};  ///< each of the copies, where the form is packed
+
+  Weights(const Product& product, const attn::Buffer& all, bool is_cold)
+      : memory(all),
+        cold(is_cold),
+        bytes(product.weight_bytes()),
+        copies(cold ? std::max<int64_t>(1, memory.bytes() / bytes) : 1) {
+    for (int64_t n = 0; product.form.packed && n < copies; ++n) packed.emplace_back(product.right(at(n)));
+  }
+  const void* at(int64_t n) const { return static_cast<const char*>(memory.data()) + n % copies * bytes; }
+};
+
+/// Adds one row.
+bool add_product(const Product& product, const Weights& weights, double seconds, double peak, Reading& reading,
+                 Report& report) {
   attn::Buffer a(product.M * product.K * attn::size_of(product.dtype));
   attn::Buffer c(product.M * product.N * attn::size_of(product.out_type()));
   fill(a, product.dtype);
-  const int64_t copies = cold ? std::max<int64_t>(1, memory.bytes() / product.weight_bytes()) : 1;
-  const auto weights = [&](int64_t n) {
-    return static_cast<const char*>(memory.data()) + n % copies * product.weight_bytes();
-  };
-  std::vector<attn::ops::PackedMatrix> packed;
-  if (product.form.packed)
-    for (int64_t n = 0; n < copies; ++n) packed.emplace_back(product.right(weights(n)));
+  const bool cold = weights.cold;
   int64_t copy = 0;
   const auto ours = [&] {
-    const int64_t n = copy++ % copies;
-    if (product.form.packed) attn::ops::matmul_packed(product.left(a.data()), packed[n], product.out(c.data()));
-    else attn::ops::matmul(product.left(a.data()), product.right(weights(n)), product.out(c.data()));
+    const int64_t n = copy++ % weights.copies;
+    if (product.form.packed) attn::ops::matmul_packed(product.left(a.data()), weights.packed[n], product.out(c.data()));
+    else attn::ops::matmul(product.left(a.data()), product.right(weights.at(n)), product.out(c.data()));
   };
   ours();
-  const bool correct = error_of(product, a.data(), memory.data(), c.data()) <= error_bound(product.dtype);
+  const bool correct = error_of(product, a.data(), weights.at(0), c.data()) <= error_bound(product.dtype);
   double best = NAN, of_onednn = NAN, read = NAN;
   if (correct) {
     const std::optional<OneDnn> peer = OneDnn::make(product);
     const auto none = [] { return NAN; };
     const auto taken = in_turn(
         {[&] { return seconds_of(ours); },
-         peer ? Sample([&] { return seconds_of([&] { peer->run(a.data(), weights(copy++), c.data()); }); }) : none,
+         peer ? Sample([&] { return seconds_of([&] { peer->run(a.data(), weights.at(copy++), c.data()); }); }) : none,
          cold ? Sample([&] { return reading.sample(product.weight_bytes()); }) : none},
         1, seconds);
     best = *std::min_element(taken[0].begin(), taken[0].end());
@@ -196,12 +207,14 @@ bool run_products(const Settings& settings, Report& report) {
     fill(memory, dtype);
     const double peak = peak_of(dtype);
     for (const auto& [K, N] : {std::pair{768, 768}, {768, 3072}, {3072, 768}, {4096, 4096}, {768, 50257}})
-      for (int64_t M : {1, 2, 4, 8, 16})
-        for (const Form& form : {kPacked, kForward})
-          correct &= add_product({form, dtype, M, N, K}, memory, true, seconds, peak, reading, report);
+      for (const Form& form : {kPacked, kForward}) {
+        const Weights weights({form, dtype, 1, N, K}, memory, true);
+        for (int64_t M : {1, 2, 4, 8, 16})
+          correct &= add_product({form, dtype, M, N, K}, weights, seconds, peak, reading, report);
+      }
     for (Product product : kManyRows) {
       product.dtype = dtype;
-      correct &= add_product(product, memory, false, seconds, peak, reading, report);
+      correct &= add_product(product, {product, memory, false}, seconds, peak, reading, report);
     }
   }
   return correct;

@@ -41,11 +41,11 @@ build() {
 }
 
 # A compiler cache keeps every clone from compiling what another one has compiled, and the Python package what the
-# release build has: paths within a clone count as relative. With precompiled headers it needs leave to overlook their
-# age.
+# release build has: paths within a clone count as relative. Of precompiled headers it reads the sums that the launcher
+# writes, and needs leave to overlook their age.
 use_compiler_cache() {
   command -v ccache > /dev/null || return 0
-  export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER-ccache}
+  export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER-$PWD/tools/ccache_pch.sh} CCACHE_PCH_EXTSUM=true
   export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=1
   export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}
 }
