@@ -315,20 +315,28 @@ struct Evaluate {
     print_text(sum, done, total, content.size());
   }
 
+  /// A given option that only the loss of a text has; "" where there is none.
+  std::string flag_for_texts() const {
+    if (kv_cache.of() != attn::KVStorage::exact) return "--kv-cache";
+    return context.tokens ? "--context" : stride ? "--stride" : "";
+  }
+
   void run() const {
     if (model.adapter.empty()) {  // which may have the head that the folder lacks
       const attn::models::Config config = attn::models::read_config(model.directory);
       const bool embeds = !config.head && !config.encoder_layers && !config.takes_embeddings;
-      if (embeds && kv_cache.of() == attn::KVStorage::exact && !context.tokens) return similar();
+      if (embeds && batch) throw UsageError("--batch has no effect on models that make vectors");
+      if (embeds && flag_for_texts().empty()) return similar();
     }
     attn::models::Loaded loaded = model.load();
     const attn::models::Config config = loaded.model->config();
     const bool fills = !config.causal && config.head && !config.classes;
     if (fills || config.takes_embeddings)
       throw UsageError(model.directory + " has no loss on texts; " + what_fits(config));
-    const char* of_texts = kv_cache.of() != attn::KVStorage::exact ? "--kv-cache" : context.tokens ? "--context" : "";
-    if (*of_texts && (!writes(config) || config.encoder_layers))
-      throw UsageError(fmt::format("{} is for models that continue texts; {} does not", of_texts, model.directory));
+    const bool continues = writes(config) && !config.encoder_layers;
+    if (const std::string flag = flag_for_texts(); !flag.empty() && !continues)
+      throw UsageError(fmt::format("{} is for models that continue texts; {} does not", flag, model.directory));
+    if (batch && config.encoder_layers) throw UsageError("--batch has no effect on models that answer texts");
     if (config.encoder_layers) evaluate_pairs(loaded, file);
     else if (config.classes == 1 && config.problem_type == attn::models::ProblemType::regression) numbers(loaded);
     else if (classifies_tokens(config)) words(loaded);
@@ -352,13 +360,15 @@ void add_eval(CLI::App& app) {
       ->type_name("FILE");
   run->context.add(*command, "tokens of the text that the model reads at once");
   run->kv_cache.add(*command);
-  command->add_option("--batch", run->batch, "sequences at once; 0 = 32, or as many as have 64 MB of logits")
-      ->check(whole(0, 1 << 16));
+  CLI::Option* batch =
+      command->add_option("--batch", run->batch, "sequences at once; 0 = 32, or as many as have 64 MB of logits")
+          ->check(whole(0, 1 << 16));
   command
       ->add_option("--stride", run->stride,
                    "tokens that a window moves on by, with what is before as context;"
                    " 0 = by the whole context")
-      ->check(whole(0, 1 << 24));
+      ->check(whole(0, 1 << 24))
+      ->excludes(batch);
   command->callback([=] { run->run(); });
 }
 

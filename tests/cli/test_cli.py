@@ -148,9 +148,11 @@ def test_kv_cache_in_8_bits(attn):
     assert "no layer of the model has keys and values" in done.stderr, done.stderr
     attn.file("rows.tsv", "".join(f"{TEXT[n:n + 9].split(chr(10))[0]}\t{n % 2}\n" for n in range(30)))
     attn.run("train", "rows.tsv", "--steps", 3, "--out", "classes", *SHAPE)
-    for flag, value in (("--kv-cache", "int8"), ("--context", 8)):
+    for flag, value in (("--kv-cache", "int8"), ("--context", 8), ("--stride", 4)):
         done = attn.run("eval", "classes", "rows.tsv", flag, value, status=2)
         assert f"{flag} is for models that continue texts; classes does not" in done.stderr, done.stderr
+    done = attn.run("eval", "model", "text.txt", "--stride", 4, "--batch", 2, status=2)
+    assert "--batch excludes --stride" in done.stderr, done.stderr
     done = attn.run("generate", "model", "--prompt", "The", "--kv-cache", "int4", status=2)
     assert "--kv-cache" in done.stderr and "exact, int8" in done.stderr, done.stderr
     done = attn.run("generate", "model", "--prompt", "The", "--kv-cache", "int8", "--record", "x.safetensors", status=1)
