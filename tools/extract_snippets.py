@@ -11,8 +11,8 @@ A block is fenced, under the name of its language, or indented, which means comm
   text     output, formulas and drawings: nothing to run
 
 A block after `<!-- not run: REASON -->` is not run. A block after `<!-- from: FILE -->` quotes a file of the project.
-Each public header has one example, a program of cpp or c in its first comment, which is compiled and run; the header
-is its first one, so that it must be complete by itself.
+Each public header has one example, a program of cpp or c in its first comment, which is compiled and run. The program
+that is written includes the header first, so that a header which needs another one before it does not compile.
 
   extract_snippets.py check [ROOT]     fails for every block that is none of these; prints those that are not run
   extract_snippets.py self-test        shows that the check fails when it should

@@ -40,9 +40,9 @@ build() {
   cmake --preset "$1" "${unity[@]/#/-D}" && cmake --build --preset "$1" ${2:+--target "${@:2}"}
 }
 
-# A compiler cache keeps every clone from compiling what another one has compiled, and the Python package what the
-# release build has: paths within a clone count as relative. Of precompiled headers it reads the sums that the launcher
-# writes, and needs leave to overlook their age.
+# ccache gives a build the objects that another clone, or for the Python package the release build, has compiled. It
+# reads paths within a clone as relative ones, and of a precompiled header the sum that tools/ccache_pch.sh writes,
+# without its time stamp.
 use_compiler_cache() {
   command -v ccache > /dev/null || return 0
   export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER-$PWD/tools/ccache_pch.sh} CCACHE_PCH_EXTSUM=true

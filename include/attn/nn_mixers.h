@@ -72,7 +72,7 @@ constexpr auto enum_names(MixerDecay) { return std::to_array<std::string_view>({
 enum class MixerFeatures {
   none,
   elu,       ///< elu(x) + 1, as in Katharopoulos et al. 2020
-  performer  ///< autograd::positive_features() of a fixed projection: Dk of them, whose products estimate exp(<q, k>)
+  performer  ///< Dk positive random features, as in Choromanski et al. 2021: autograd::positive_features()
 };
 constexpr auto enum_names(MixerFeatures) { return std::to_array<std::string_view>({"none", "elu", "performer"}); }
 /// What multiplies the output before its projection: nothing, or a function of W x.

@@ -10,7 +10,7 @@ namespace attn::nn {
 namespace {
 
 constexpr int64_t kMaxWidth = 1024;
-constexpr uint64_t kProjectionSeed = 1;  // of Performer's features: the same in every model, as files do not have them
+constexpr uint64_t kProjectionSeed = 1;  // Performer's projection: drawn anew when a model is opened, not stored
 
 void check_mixer(Checker& checker, int64_t width, const LinearMixerOptions& o) {
   check_extent(checker, "", "width", width);

@@ -1,5 +1,5 @@
-// What the public headers promise in their comments, used as a reader would use it. That every header
-// compiles as the first one is seen where its example is compiled (docs/CMakeLists.txt).
+// What the public headers promise in their comments, used as a reader would use it. docs/CMakeLists.txt
+// compiles the example of each header, which includes that header first.
 #include <gtest/gtest.h>
 
 #include <atomic>
