@@ -39,7 +39,7 @@ use_compiler_cache
 export CXX=${CXX:-c++}
 PATH="$PWD/$venv/bin:$PATH" "$python" -m pip wheel . --quiet --no-deps --no-build-isolation \
   --wheel-dir "$wheel" --config-settings=build-dir="$PWD/build/python$newest" \
-  --config-settings=cmake.define.ATTN_WARNINGS_AS_ERRORS=ON "${unity[@]/#/--config-settings=cmake.define.}"
+  --config-settings=cmake.define.ATTN_WARNINGS_AS_ERRORS=ON
 "$python" -m pip install --quiet --no-deps --force-reinstall "$wheel"/*.whl
 
 if [[ ${1:-} == --test ]]; then

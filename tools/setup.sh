@@ -27,17 +27,10 @@ build_packages=("${run_packages[@]}" pkg-config libdnnl-dev libgomp1 libgtest-de
 # The page of attention is tested in a browser, completion in zsh, the manual with its own reader.
 test_packages=(chromium chromium-driver zsh mandoc)
 
-# Definitions for CMake: a first build compiles files in units of twelve, which takes half the time. A release build
-# that a developer has configured to compile each file by itself stays as it is.
-unity=(CMAKE_UNITY_BUILD=ON CMAKE_UNITY_BUILD_BATCH_SIZE=12)
-if [[ -e build/release/CMakeCache.txt ]] && ! grep -q '^CMAKE_UNITY_BUILD:.*=ON' build/release/CMakeCache.txt; then
-  unity=()
-fi
-
 # build PRESET [TARGET ...]: configures and builds into build/PRESET.
 build() {
   use_compiler_cache
-  cmake --preset "$1" "${unity[@]/#/-D}" && cmake --build --preset "$1" ${2:+--target "${@:2}"}
+  cmake --preset "$1" && cmake --build --preset "$1" ${2:+--target "${@:2}"}
 }
 
 # ccache gives a build the objects that another clone, or for the Python package the release build, has compiled. It

@@ -68,10 +68,7 @@ class Check:
                 f"-DCMAKE_CXX_COMPILER={self.a.cxx}", *definitions]
 
     def library_options(self):
-        cache = (pathlib.Path(self.a.build) / "CMakeCache.txt").read_text()
-        unity = re.findall(r"^(CMAKE_UNITY_BUILD\w*):\w+=(.*)$", cache, re.M)
-        return [*(f"-D{name}={value}" for name, value in unity),
-                f"-DBUILD_SHARED_LIBS={'ON' if self.shared else 'OFF'}", "-DATTN_WARNINGS_AS_ERRORS=ON",
+        return [f"-DBUILD_SHARED_LIBS={'ON' if self.shared else 'OFF'}", "-DATTN_WARNINGS_AS_ERRORS=ON",
                 f"-DATTN_BUILD_MODELS={'ON' if self.models else 'OFF'}",
                 f"-DCMAKE_CXX_COMPILER_LAUNCHER={sys.executable};{HERE / 'reuse.py'}"]
 
