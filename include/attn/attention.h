@@ -35,7 +35,8 @@ namespace attn {
 
 /// out = attention(q, k, v).
 ///   q [B, H, Lq, D], k [B, Hk, Lk, D], v [B, Hk, Lk, Dv], out [B, H, Lq, Dv]: one floating type for all; any strides.
-///   H is a multiple of Hk; query head h reads key head h / (H / Hk). D and Dv are at most 1024.
+///   If it has 16 bits, out may be float32: a state to merge, not rounded. H is a multiple of Hk; query head h reads
+///   key head h / (H / Hk). D and Dv are at most 1024.
 ///   lse [B, H, Lq], if wanted: the natural logarithm of the sum of exp(scores), with the sink; float32, or float64 for
 ///   float64. The backward, attention_weights() and attention_statistics() take it.
 /// A row without an allowed key and without a sink gets out = 0 and lse = -infinity. Query rows beyond query_length are

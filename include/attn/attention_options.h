@@ -53,6 +53,21 @@ struct BlockLayout {
   bool given() const { return allowed || offsets; }
 };
 
+/// The place of a call in a larger problem, the whole: q, k and v of the call are a shard of it, which are consecutive
+/// batch elements, heads, queries and keys. Positions, lengths, packed sequences, blocks and dropout count in the
+/// whole, so that every option means the same as there. Arrays over B, H, Lq and Lk have the extents of the shard; only
+/// the last two axes of a block layout have those of the whole.
+struct Shard {
+  int64_t first_batch = 0;  ///< the index in the whole of batch element 0 of the call,
+  int64_t first_head = 0;   ///< of head 0,
+  int64_t first_query = 0;  ///< of query 0,
+  int64_t first_key = 0;    ///< and of key 0
+  int64_t queries = 0;      ///< Lq of the whole; 0: it ends with the call's queries
+  int64_t keys = 0;         ///< Lk of the whole; 0: it ends with the call's keys
+
+  bool operator==(const Shard&) const = default;
+};
+
 /// Every option of the operator. All of them compose; each_option() has the meaning of each. Views and spans are
 /// borrowed until the call returns. An axis written X|1 has extent X or 1; extent 1 is broadcast.
 struct AttentionOptions {
@@ -77,6 +92,7 @@ struct AttentionOptions {
   uint64_t seed = 0;
   Float32Precision float32_precision = Float32Precision::full;
   bool batch_invariant = false;
+  Shard shard = {};
 };
 
 /// The description of an option. The strings are literals.
@@ -134,6 +150,10 @@ void each_option(const Visit& visit, Structs&... structs) {
         structs.float32_precision...);
   visit({"batch_invariant", "boolean", "", "false", "a row has the same bits for any number of rows in the call"},
         structs.batch_invariant...);
+  visit({"shard", "(first_batch, first_head, first_query, first_key, queries, keys)", "", "(0, 0, 0, 0, 0, 0)",
+         "the call is a part of a whole of so many queries and keys (0: it ends there), in which positions, lengths, "
+         "packed sequences, blocks and dropout count"},
+        structs.shard...);
 }
 
 }  // namespace attn

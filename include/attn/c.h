@@ -64,6 +64,16 @@ typedef struct attn_blocks {
   const attn_tensor* indices; /* int64 [any length]: numbers of key blocks */
 } attn_blocks;
 
+/* The place of a call in a larger problem, in which positions, lengths, packed sequences, blocks and dropout count. */
+typedef struct attn_shard {
+  int64_t first_batch; /* the index in the whole of batch element 0 of the call, */
+  int64_t first_head;  /* of head 0, */
+  int64_t first_query; /* of query 0, */
+  int64_t first_key;   /* and of key 0 */
+  int64_t queries;     /* Lq of the whole; 0: it ends with the call's queries */
+  int64_t keys;        /* Lk of the whole; 0: it ends with the call's keys */
+} attn_shard;
+
 /* Every option of attn/attention_options.h, with the same name. All of them compose. A field that is zero or null is
  * not given. What pointers point to is borrowed until the call returns.
  *
@@ -92,6 +102,7 @@ typedef struct attn_options {
   uint64_t seed;
   int32_t float32_precision; /* of enum attn_float32_precision */
   int32_t batch_invariant;   /* 1: a row has the same bits for any number of rows */
+  const attn_shard* shard;   /* null: the call is the whole problem */
 } attn_options;
 
 /* ------------------------------------------------------------------------------------------------------ operator */

@@ -12,6 +12,7 @@ from ._arrays import exported, refuse_unknown
 Array = Any  # NumPy, torch or JAX on the CPU, or anything with DLPack or the buffer protocol
 Integers = Sequence[int] | Array
 Numbers = Sequence[float] | Array
+Shard = tuple[int, int, int, int, int, int]  # first_batch, first_head, first_query, first_key, queries, keys
 
 
 class OptionArguments(TypedDict, total=False):
@@ -38,6 +39,7 @@ class OptionArguments(TypedDict, total=False):
     seed: Array | int | None
     float32_precision: str | None
     batch_invariant: bool
+    shard: Shard
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -69,6 +71,7 @@ class Options:
     seed: Array | int | None = None
     float32_precision: str | None = None
     batch_invariant: bool = False
+    shard: Shard = (0, 0, 0, 0, 0, 0)
 
     def __init__(self, **given: Any) -> None:
         self.__dict__.update(given)

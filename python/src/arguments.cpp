@@ -300,6 +300,13 @@ struct Arguments::Read {
     if (nb::try_cast(value, sides) && sides.size() == 2) to = {sides[0], sides[1]};
     else in.wrong_type(std::string(name) + " must be (left, right), -1 = no limit");
   }
+  void operator()(const char* name, attn::Shard& to) const {
+    std::vector<int64_t> n;
+    if (nb::try_cast(value, n) && n.size() == 6) to = {n[0], n[1], n[2], n[3], n[4], n[5]};
+    else
+      in.wrong_type(std::string(name) +
+                    " must be six whole numbers: (first_batch, first_head, first_query, first_key, queries, keys)");
+  }
   void operator()(const char* name, attn::BlockLayout& to) const {
     const size_t parts = nb::isinstance<nb::tuple>(value) ? nb::len(value) : 0;
     if (parts != 3 && parts != 4)

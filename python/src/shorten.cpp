@@ -40,7 +40,7 @@ void shorten_mask(attn::AttentionOptions& options, const View& q, const View& k,
   const View& mask = options.mask;
   // Aligned to the bottom right, a query's place follows from the number of keys.
   if (!mask || !options.key_length.empty() || !options.cu_seqlens_q.empty() || !options.cu_seqlens_k.empty() ||
-      options.alignment == attn::Alignment::bottom_right || !is_of_keys(mask, q, k))
+      options.alignment == attn::Alignment::bottom_right || options.shard != attn::Shard() || !is_of_keys(mask, q, k))
     return;
   const int64_t keys = k.size[2], rows = mask.stride[2] == 0 ? 1 : mask.size[2];
   for (int64_t b = 0; b < q.size[0]; ++b) {

@@ -5,7 +5,7 @@ import numpy as np
 
 def scores_and_mask(q, k, *, scale=None, softcap=0.0, causal=False, window=(-1, -1), alignment=None, key_length=None,
                     query_length=None, offset=None, mask=None, bias=None, alibi_slopes=None, query_segment_ids=None,
-                    key_segment_ids=None, **_):
+                    key_segment_ids=None, shard=(0, 0, 0, 0, 0, 0), **_):
     q, k = np.asarray(q, np.float64), np.asarray(k, np.float64)
     B, H, Lq, D = q.shape
     k = np.repeat(k, H // k.shape[1], axis=1)
@@ -13,14 +13,16 @@ def scores_and_mask(q, k, *, scale=None, softcap=0.0, causal=False, window=(-1, 
     s = np.einsum("bhid,bhjd->bhij", q, k) * (1 / np.sqrt(D) if scale is None else scale)
     if softcap > 0:
         s = softcap * np.tanh(s / softcap)
-    lengths = np.full(B, Lk) if key_length is None else np.asarray(key_length)
+    _, _, first_query, first_key, queries, keys = shard
+    queries, keys = queries or first_query + Lq, keys or first_key + Lk
+    lengths = np.full(B, keys) if key_length is None else np.asarray(key_length)
     first = np.zeros(B, int)
     if alignment == "bottom_right":
-        first = lengths - (np.full(B, Lq) if query_length is None else np.asarray(query_length))
+        first = lengths - (np.full(B, queries) if query_length is None else np.asarray(query_length))
     elif alignment == "offset":
         first = np.asarray(offset)
-    p = np.arange(Lq)[None, None, :, None] + first[:, None, None, None]
-    j = np.arange(Lk)[None, None, None, :]
+    p = np.arange(first_query, first_query + Lq)[None, None, :, None] + first[:, None, None, None]
+    j = np.arange(first_key, first_key + Lk)[None, None, None, :]
     allowed = np.broadcast_to(j < lengths[:, None, None, None], s.shape)
     right = 0 if causal else window[1]
     if right >= 0:

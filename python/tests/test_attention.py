@@ -61,7 +61,7 @@ def test_every_option_is_as_in_the_reference(name, qkv):
 def test_every_option_of_the_signature_is_tested():
     tested = {option for options in OPTIONS.values() for option in options}
     elsewhere = {"dropout", "seed", "cu_seqlens_q", "cu_seqlens_k", "blocks",
-                 "float32_precision", "batch_invariant"}
+                 "float32_precision", "batch_invariant", "shard"}
     assert _options.FIELDS.keys() == tested | elsewhere
 
 
@@ -118,6 +118,23 @@ def test_packed_sequences_are_the_sequences_alone():
         part = slice(start, start + length)
         alone = attention_cpp.attention(q[:, :, part], k[:, :, part], v[:, :, part], causal=True)
         np.testing.assert_array_equal(out[:, :, part], alone)
+
+
+def test_shards_merge_to_the_whole(qkv):
+    q, k, v = qkv
+    options = {"causal": True, "alignment": "bottom_right", "dropout": 0.25, "seed": 3}
+    whole, lse = attention_cpp.attention(q, k, v, return_lse=True, **options)
+    query, cut = slice(2, 5), 4
+    parts = [attention_cpp.attention(q[:, :, query], k[:, :, keys], v[:, :, keys], return_lse=True,
+                                     shard=(0, 0, 2, keys.start, LQ, LK), **options)
+             for keys in (slice(0, cut), slice(cut, LK))]
+    out, out_lse = attention_cpp.merge(*parts[0], *parts[1])
+    np.testing.assert_allclose(out, whole[:, :, query], **EXACT)
+    np.testing.assert_allclose(out_lse, lse[:, :, query], **EXACT)
+    with pytest.raises(TypeError, match="shard must be six whole numbers"):
+        attention_cpp.attention(q, k, v, shard=(1, 2))
+    with pytest.raises(attention_cpp.Error, match=r"shard.first_query \+ Lq is 17, must be at most 9"):
+        attention_cpp.attention(q, k, v, shard=(0, 0, 10, 0, 9, 0))
 
 
 def test_blocks_are_a_mask_of_rectangles(qkv):

@@ -52,6 +52,9 @@ OPTIONS = {
     "sink": {"sink": [0.5, -0.5, 1.0, 0.0]},
     "dropout": {"dropout": 0.3, "seed": 2**64 - 1},
     "precision": {"float32_precision": "high", "batch_invariant": True},
+    "shard": {"shard": (1, 2, 3, 2, 9, 10), "causal": True, "alignment": "bottom_right", "key_length": [7, 9],
+               "blocks": (torch.tensor([[1, 0, 1], [0, 1, 1], [1, 1, 0]], dtype=torch.bool), 3, 4), "dropout": 0.3,
+               "seed": 4},
     "all": {"scale": 0.4, "softcap": 2.0, "causal": True, "window": (3, -1), "alignment": "bottom_right",
             "key_length": [6, 5], "mask": draw(2, 4, 5, 6, seed=5) > -1.5, "bias": draw(2, 1, 1, 6, seed=6),
             "alibi_slopes": [0.125, 0.25, 0.375, 0.5], "query_segment_ids": torch.zeros(5, dtype=torch.int32),
@@ -67,17 +70,19 @@ def as_arrays(options):
     """As the NumPy reference takes them."""
     given = {name: value.detach().numpy() if isinstance(value, torch.Tensor) else value
              for name, value in options.items()}
+    batch, head, query, key, *_ = given.get("shard", (0, 0, 0, 0))
     if "blocks" in given:
         *blocks, rows, columns = given.pop("blocks")
         allowed = (blocks[0] if len(blocks) == 1 else BLOCKS).numpy()  # the lists of the table mean BLOCKS
         allowed = np.broadcast_to(allowed, (1, 1, *allowed.shape[-2:]))
-        allowed = np.repeat(np.repeat(allowed, rows, 2), columns, 3)[:, :, :5, :6]
+        allowed = np.repeat(np.repeat(allowed, rows, 2), columns, 3)[:, :, query:query + 5, key:key + 6]
         given["mask"] = allowed & given.get("mask", True)
     if "query_segment_ids" in given:
         given["query_segment_ids"] = np.broadcast_to(given["query_segment_ids"], (2, 5))
         given["key_segment_ids"] = np.broadcast_to(given["key_segment_ids"], (2, 6))
     if "dropout" in given:
-        given["keep"] = attention_cpp.dropout_keeps(given.pop("seed"), given["dropout"], (2, 4, 5, 6))
+        keep = attention_cpp.dropout_keeps(given.pop("seed"), given["dropout"], (batch + 2, head + 4, 5, 6), query, key)
+        given["keep"] = keep[batch:, head:]
     return given
 
 

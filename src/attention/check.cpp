@@ -10,6 +10,7 @@ namespace attn::detail {
 namespace {
 
 constexpr int64_t kMaxDepth = 1024;
+constexpr int64_t kFar = int64_t{1} << 60;   // of positions: sums of a few of them do not overflow
 constexpr int64_t kMaxDropoutHeads = 65536;  // a head has 16 bits of the dropout counter
 
 std::string text(int64_t value) { return std::to_string(value); }
@@ -53,7 +54,7 @@ int64_t count_blocks(int64_t n, int64_t block) { return n / block + (n % block !
 void check_allowed(Checker& checker, const BlockLayout& blocks, const Problem& p) {
   check_layout(checker, "blocks.allowed", blocks.allowed);
   checker.require(blocks.allowed.dtype == DType::boolean, "blocks.allowed must be boolean");
-  const Shape<4> full = {p.B, p.H, count_blocks(p.Lq, blocks.query_block), count_blocks(p.Lk, blocks.key_block)};
+  const Shape<4> full = {p.B, p.H, count_blocks(p.queries, blocks.query_block), count_blocks(p.keys, blocks.key_block)};
   const Shape<4>& size = blocks.allowed.size;
   checker.require((size[0] == full[0] || size[0] == 1) && (size[1] == full[1] || size[1] == 1) && size[2] == full[2] &&
                       size[3] == full[3],
@@ -95,7 +96,7 @@ bool check_lists_of(Checker& checker, const BlockLayout& blocks, int64_t key_blo
 
 void check_lists(Checker& checker, const BlockLayout& blocks, const Problem& p) {
   const ConstView<3>& offsets = blocks.offsets;
-  const Shape<3> full = {p.B, p.H, count_blocks(p.Lq, blocks.query_block) + 1};
+  const Shape<3> full = {p.B, p.H, count_blocks(p.queries, blocks.query_block) + 1};
   const auto is_int64 = [&](const char* name, DType dtype) {
     return checker.require(dtype == DType::int64, [&] {
       return std::string(name) + " is " + std::string(name_of(dtype)) + ", must be int64";
@@ -120,7 +121,7 @@ void check_lists(Checker& checker, const BlockLayout& blocks, const Problem& p) 
   };
   for (int64_t b = 0; valid && b < extent(0); ++b)
     for (int64_t h = 0; valid && h < extent(1); ++h)
-      valid = check_lists_of(checker, blocks, count_blocks(p.Lk, blocks.key_block), b, h);
+      valid = check_lists_of(checker, blocks, count_blocks(p.keys, blocks.key_block), b, h);
 }
 
 void check_blocks(Checker& checker, const BlockLayout& blocks, const Problem& p) {
@@ -199,13 +200,13 @@ void check_ids(Checker& checker, const char* name, const ConstView<2>& view, int
 bool has_positions(const Problem& p) {
   const AttentionOptions& o = *p.options;
   if (o.alignment != Alignment::unspecified) return true;
-  if (o.cu_seqlens_q.empty()) return p.Lq == p.Lk;
+  if (o.cu_seqlens_q.empty()) return p.queries == p.keys;
   return std::equal(o.cu_seqlens_q.begin(), o.cu_seqlens_q.end(), o.cu_seqlens_k.begin(), o.cu_seqlens_k.end());
 }
 
 std::string unnamed_alignment(const Problem& p) {
-  return "alignment must be given (top_left, bottom_right or offset): Lq = " + text(p.Lq) +
-         " differs from Lk = " + text(p.Lk);
+  return "alignment must be given (top_left, bottom_right or offset): Lq = " + text(p.queries) +
+         " differs from Lk = " + text(p.keys);
 }
 
 void check_bias(Checker& checker, const ConstView<4>& bias, const Shape<4>& pairs) {
@@ -248,8 +249,11 @@ namespace {
 void resolve_scores(Checker& checker, Problem& p, const AttentionOptions& o) {
   check_numbers(checker, o);
   p.scale = o.scale.value_or(p.D > 0 ? 1 / std::sqrt(static_cast<double>(p.D)) : 1.0);
-  checker.require(o.dropout == 0 || p.H <= kMaxDropoutHeads,
-                  [&] { return "H is " + text(p.H) + ", must be at most 65536 with dropout"; });
+  checker.require(o.dropout == 0 || p.H <= kMaxDropoutHeads - p.shard().first_head, [&] {
+    const int64_t first = p.shard().first_head;
+    return (first == 0 ? "H is " + text(p.H) : "shard.first_head + H is " + text(saturating_add(first, p.H))) +
+           ", must be at most 65536 with dropout";
+  });
   check_span(checker, "alibi_slopes", static_cast<int64_t>(o.alibi_slopes.size()), "H", p.H);
   check_span(checker, "sink", static_cast<int64_t>(o.sink.size()), "H", p.H);
 }
@@ -258,6 +262,26 @@ void resolve_window(Problem& p, const AttentionOptions& o) {
   if (o.window.left >= 0) p.left = o.window.left;
   if (o.window.right >= 0) p.right = o.window.right;
   if (o.causal) p.right = std::min<int64_t>(p.right, 0);
+}
+
+/// Sets the lengths of the whole. Only an axis that is inside it is looked at further.
+void resolve_shard(Checker& checker, Problem& p) {
+  const Shard& shard = p.shard();
+  const std::array<int64_t, 6> all = {shard.first_batch, shard.first_head, shard.first_query,
+                                      shard.first_key,   shard.queries,    shard.keys};
+  if (!checker.require(std::all_of(all.begin(), all.end(), [](int64_t n) { return n >= 0 && n <= kFar; }),
+                       "shard must have numbers in [0, 2^60]"))
+    return;
+  const auto length = [&](const char* first_name, int64_t first, const char* axis, int64_t n, int64_t whole) {
+    const int64_t end = saturating_add(first, n);
+    checker.require(whole == 0 || end <= whole, [&] {
+      return std::string("shard.") + first_name + " + " + axis + " is " + text(end) + ", must be at most " +
+             text(whole) + " = " + axis + " of the whole";
+    });
+    return std::max(whole, end);
+  };
+  p.queries = length("first_query", shard.first_query, "Lq", p.Lq, shard.queries);
+  p.keys = length("first_key", shard.first_key, "Lk", p.Lk, shard.keys);
 }
 
 /// Packed sequences, lengths, and where the queries are on the key axis.
@@ -271,15 +295,14 @@ void check_positions(Checker& checker, const Problem& p, const AttentionOptions&
       return "cu_seqlens_q has " + std::to_string(o.cu_seqlens_q.size()) + " entries and cu_seqlens_k " +
              std::to_string(o.cu_seqlens_k.size()) + ", must have the same number, at least 2";
     });
-    check_cumulative(checker, "cu_seqlens_q", o.cu_seqlens_q, p.Lq);
-    check_cumulative(checker, "cu_seqlens_k", o.cu_seqlens_k, p.Lk);
+    check_cumulative(checker, "cu_seqlens_q", o.cu_seqlens_q, p.queries);
+    check_cumulative(checker, "cu_seqlens_k", o.cu_seqlens_k, p.keys);
   }
   check_span(checker, "key_length", static_cast<int64_t>(o.key_length.size()), axis, entries);
   check_span(checker, "query_length", static_cast<int64_t>(o.query_length.size()), axis, entries);
   check_span(checker, "offset", static_cast<int64_t>(o.offset.size()), axis, entries);
-  check_in_range(checker, "key_length", o.key_length, 0, p.Lk);
-  check_in_range(checker, "query_length", o.query_length, 0, p.Lq);
-  constexpr int64_t kFar = int64_t{1} << 60;
+  check_in_range(checker, "key_length", o.key_length, 0, p.keys);
+  check_in_range(checker, "query_length", o.query_length, 0, p.queries);
   check_in_range(checker, "offset", o.offset, -kFar, kFar);
   checker.require(o.alignment != Alignment::offset || !o.offset.empty(), "alignment is offset, but no offset is given");
   checker.require(o.alignment == Alignment::offset || o.offset.empty(), "offset is given, but alignment is not offset");
@@ -305,28 +328,40 @@ void check_masks(Checker& checker, const Problem& p, const AttentionOptions& o) 
   check_blocks(checker, o.blocks, p);
 }
 
+/// What a shard has of a stretch of the whole: it begins at `begin`, after the first `skipped` elements of the stretch.
+struct Stretch {
+  Stretch(int64_t whole_begin, int64_t whole_count, int64_t first, int64_t n)
+      : begin(std::clamp<int64_t>(whole_begin - first, 0, n)),
+        count(std::clamp<int64_t>(whole_begin + whole_count - first, 0, n) - begin),
+        skipped(begin + first - whole_begin) {}
+  int64_t begin, count, skipped;
+};
+
 void list_sequences(Problem& p, const AttentionOptions& o) {
   const bool packed = is_packed(o);
+  const auto queries = [&](int64_t begin, int64_t end) {
+    return Stretch(begin, end - begin, p.shard().first_query, p.Lq);
+  };
   // Queries before the first and after the last packed sequence exist, but see nothing.
-  if (packed && o.cu_seqlens_q.front() > 0) p.sequences.push_back({.query_count = o.cu_seqlens_q.front()});
-  if (packed && o.cu_seqlens_q.back() < p.Lq)
-    p.sequences.push_back({.query_begin = o.cu_seqlens_q.back(), .query_count = p.Lq - o.cu_seqlens_q.back()});
+  if (packed)
+    for (const Stretch& none : {queries(0, o.cu_seqlens_q.front()), queries(o.cu_seqlens_q.back(), p.queries)})
+      if (none.count > 0) p.sequences.push_back({.query_begin = none.begin, .query_count = none.count});
   for (int64_t t = 0; t < sequence_count(p, o); ++t) {
-    Sequence s;
-    s.batch = packed ? 0 : t;
-    s.query_count = p.Lq;
-    s.key_count = p.Lk;
-    if (packed) {
-      s.query_begin = o.cu_seqlens_q[t];
-      s.query_count = o.cu_seqlens_q[t + 1] - o.cu_seqlens_q[t];
-      s.key_begin = o.cu_seqlens_k[t];
-      s.key_count = o.cu_seqlens_k[t + 1] - o.cu_seqlens_k[t];
-    }
-    if (!o.key_length.empty()) s.key_count = std::min(s.key_count, o.key_length[t]);
-    const int64_t query_length = o.query_length.empty() ? s.query_count : o.query_length[t];
-    if (o.alignment == Alignment::bottom_right) s.shift = s.key_count - query_length;
-    if (o.alignment == Alignment::offset) s.shift = o.offset[t];
-    p.sequences.push_back(s);
+    const int64_t query_begin = packed ? o.cu_seqlens_q[t] : 0, key_begin = packed ? o.cu_seqlens_k[t] : 0;
+    const int64_t query_end = packed ? o.cu_seqlens_q[t + 1] : p.queries;
+    int64_t key_count = packed ? o.cu_seqlens_k[t + 1] - key_begin : p.keys, shift = 0;
+    if (!o.key_length.empty()) key_count = std::min(key_count, o.key_length[t]);
+    const int64_t query_length = o.query_length.empty() ? query_end - query_begin : o.query_length[t];
+    if (o.alignment == Alignment::bottom_right) shift = key_count - query_length;
+    if (o.alignment == Alignment::offset) shift = o.offset[t];
+    const Stretch of_queries = queries(query_begin, query_end);
+    const Stretch of_keys(key_begin, key_count, p.shard().first_key, p.Lk);
+    p.sequences.push_back({.batch = packed ? 0 : t,
+                           .query_begin = of_queries.begin,
+                           .query_count = of_queries.count,
+                           .key_begin = of_keys.begin,
+                           .key_count = of_keys.count,
+                           .shift = of_queries.skipped + shift - of_keys.skipped});
   }
 }
 
@@ -342,6 +377,9 @@ int64_t count_key_bytes(const Problem& p) {
 
 void resolve_options(Checker& checker, Problem& p, const AttentionOptions& o) {
   p.options = &o;
+  p.queries = p.Lq;
+  p.keys = p.Lk;
+  resolve_shard(checker, p);
   resolve_scores(checker, p, o);
   resolve_window(p, o);
   check_positions(checker, p, o);

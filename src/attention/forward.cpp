@@ -346,8 +346,9 @@ void attention(ConstView<4> q, ConstView<4> k, ConstView<4> v, View<4> out, View
   Checker checker("attention");
   const detail::Problem p = detail::make_problem(checker, q, k, v, options);
   detail::check_tensor(checker, "out", out, {p.B, p.H, p.Lq, p.Dv});
-  checker.require(out.dtype == q.dtype, [&] {
-    return "out is " + std::string(name_of(out.dtype)) + ", must have q's type " + std::string(name_of(q.dtype));
+  checker.require(out.dtype == q.dtype || (out.dtype == DType::float32 && size_of(q.dtype) == 2), [&] {
+    return "out is " + std::string(name_of(out.dtype)) + ", must have q's type " + std::string(name_of(q.dtype)) +
+           (size_of(q.dtype) == 2 ? ", or float32" : "");
   });
   checker.require(out.data != nullptr || out.empty(), "out must have data");
   if (lse) detail::check_row_values(checker, "lse", lse, p);

@@ -15,14 +15,15 @@ void KeyLists::set(const Problem& p, const Sequence& s, const int64_t* head, con
   const BlockLayout& blocks = p.options->blocks;
   layout_ = blocks.offsets ? &blocks : nullptr;
   if (!layout_) return;
-  key_begin_ = s.key_begin;
+  key_begin_ = p.shard().first_key + s.key_begin;
   count_ = 0;
   const ConstView<3>& offsets = blocks.offsets;
   const auto along = [&](int axis, int64_t index) {
     return offsets.size[axis] == 1 ? 0 : index * offsets.stride[axis];
   };
   for (int r = 0; r < rows; ++r) {
-    const int64_t first = along(0, s.batch) + along(1, head[r]) + query[r] / blocks.query_block * offsets.stride[2];
+    const int64_t block = (p.shard().first_query + query[r]) / blocks.query_block;
+    const int64_t first = along(0, s.batch) + along(1, head[r]) + block * offsets.stride[2];
     const int64_t begin = entry(offsets.data, first), end = entry(offsets.data, first + offsets.stride[2]);
     if (begin == end) continue;
     // The rows of one query are neighbours: one of the last G lists is that of the query before, if they share it.

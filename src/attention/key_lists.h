@@ -47,7 +47,7 @@ class KeyLists {
   int64_t block_end(int64_t n) const;
 
   const BlockLayout* layout_;
-  int64_t key_begin_;  // of the sequence
+  int64_t key_begin_;  // of the sequence, in the whole
   int count_;
   List lists_[kernels::kMaxWidth];
 };

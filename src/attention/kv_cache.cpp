@@ -325,8 +325,9 @@ void KVCache::State::Call::check(Checker& checker, const State& state, std::span
   const AttentionOptions& o = options_;
   checker.require(!o.mask && !o.query_segment_ids && !o.key_segment_ids && !o.blocks.given() &&
                       o.cu_seqlens_q.empty() && o.cu_seqlens_k.empty() && o.key_length.empty() &&
-                      o.query_length.empty() && o.dropout == 0,
-                  "mask, segment ids, blocks, cu_seqlens_q, cu_seqlens_k, lengths and dropout do not apply to a cache");
+                      o.query_length.empty() && o.dropout == 0 && o.shard == Shard(),
+                  "mask, segment ids, blocks, cu_seqlens_q, cu_seqlens_k, lengths, dropout and shard do not apply to a "
+                  "cache");
   checker.require(c.streaming.window == 0 || (o.causal && o.alignment == Alignment::bottom_right),
                   "the options of a streaming cache must be causal with bottom_right alignment");
   for (const int64_t id : ids)

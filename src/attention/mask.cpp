@@ -66,14 +66,16 @@ void documents(const AttentionOptions& o, const Sequence& s, const Panel& panel,
   }
 }
 
-void block_layout(const BlockLayout& blocks, const Sequence& s, const Panel& panel, int64_t begin, int64_t end,
-                  uint64_t* allowed) {
+void block_layout(const BlockLayout& blocks, const Shard& shard, const Sequence& s, const Panel& panel, int64_t begin,
+                  int64_t end, uint64_t* allowed) {
+  const int64_t first = shard.first_key + s.key_begin;
   for (int64_t key = begin; key < end;) {
-    const int64_t block = (s.key_begin + key) / blocks.key_block;
-    const int64_t next = std::min(end, (block + 1) * blocks.key_block - s.key_begin);
+    const int64_t block = (first + key) / blocks.key_block;
+    const int64_t next = std::min(end, (block + 1) * blocks.key_block - first);
     uint64_t bits = 0;
     for (int r = 0; r < panel.rows; ++r) {
-      const char* allowed_pair = at(blocks.allowed, s.batch, panel.head[r], panel.query[r] / blocks.query_block, block);
+      const int64_t query_block = (shard.first_query + panel.query[r]) / blocks.query_block;
+      const char* allowed_pair = at(blocks.allowed, s.batch, panel.head[r], query_block, block);
       bits |= static_cast<uint64_t>(*allowed_pair != 0) << r;
     }
     for (; key < next; ++key) allowed[key - begin] &= bits;
@@ -110,7 +112,7 @@ TileKind tile_mask(const Problem& p, const Sequence& s, const Panel& panel, cons
   const AttentionOptions& o = *p.options;
   if (o.mask) boolean_mask(o.mask, s, panel, tk, begin, end, allowed);
   if (o.query_segment_ids) documents(o, s, panel, begin, end, allowed);
-  if (o.blocks.allowed) block_layout(o.blocks, s, panel, begin, end, allowed);
+  if (o.blocks.allowed) block_layout(o.blocks, o.shard, s, panel, begin, end, allowed);
   if (panel.lists.given()) panel.lists.mask(begin, end, allowed);
   uint64_t any = 0, all = everyone;
   for (int64_t key = 0; key < end - begin; ++key) {

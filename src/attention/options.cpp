@@ -55,14 +55,20 @@ void TileOptions::load_bias() {
 
 void TileOptions::draw_dropout() {
   const AttentionOptions& o = *p_.options;
+  const Panel& panel = *tile_.panel;
+  int64_t query[kernels::kMaxWidth], head[kernels::kMaxWidth];
+  for (int r = 0; r < panel.rows; ++r) {
+    query[r] = o.shard.first_query + panel.query[r];
+    head[r] = o.shard.first_head + panel.head[r];
+  }
   tk_.dropout({.seed = o.seed,
-               .query = tile_.panel->query,
-               .head = tile_.panel->head,
-               .batch = s_->batch,
-               .first_key = s_->key_begin + tile_.begin,
+               .query = query,
+               .head = head,
+               .batch = o.shard.first_batch + s_->batch,
+               .first_key = o.shard.first_key + s_->key_begin + tile_.begin,
                .count = tile_.count,
                .threshold = static_cast<uint64_t>(std::floor(o.dropout * 0x1p32)),
-               .width = tile_.panel->rows,
+               .width = panel.rows,
                .keep = keep_});
 }
 

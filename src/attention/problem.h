@@ -74,9 +74,11 @@ struct Problem {
   int64_t left = std::numeric_limits<int64_t>::max();   // keys before p_i
   int64_t right = std::numeric_limits<int64_t>::max();  // keys after p_i
   ShortList<Sequence, 8> sequences;
+  int64_t queries = 0, keys = 0;         // Lq and Lk of the whole
   KVStorage storage = KVStorage::exact;  // of the pages
   int64_t key_bytes = 0;                 // of the keys and values of all sequences
 
+  const Shard& shard() const { return options->shard; }
   int64_t rows(const Sequence& s) const { return s.query_count * G; }
   bool has_key_masks() const {  // something besides intervals decides who is allowed
     return options->mask || options->query_segment_ids || options->blocks.given();

@@ -28,9 +28,10 @@ inline double exp_above(double score, double origin) {
   return score == origin ? 1 : std::exp(score - origin);
 }
 
-/// Where query i is. In packed sequences p counts on the packed key axis too, so that p - j is a distance.
+/// Where query i is, in keys of the call. In packed sequences p counts on the packed key axis too, so that p - j is a
+/// distance.
 struct Place {
-  int64_t first_key = 0;  // the keys of its sequence: [first_key, end_key)
+  int64_t first_key = 0;  // the keys of its sequence: [first_key, end_key), which may leave a shard
   int64_t end_key = 0;
   int64_t p = 0;
 };
@@ -81,7 +82,8 @@ class Scores {
   bool in_blocks(int64_t b, int64_t h, int64_t i, int64_t j) const {
     const BlockLayout& blocks = options_.blocks;
     if (!blocks.given()) return true;
-    const int64_t n = i / blocks.query_block, m = j / blocks.key_block;
+    const int64_t n = (options_.shard.first_query + i) / blocks.query_block;
+    const int64_t m = (options_.shard.first_key + j) / blocks.key_block;
     if (blocks.allowed) return at<bool, 4>(blocks.allowed, {b, h, n, m});
     const int64_t end = at<int64_t, 3>(blocks.offsets, {b, h, n + 1});
     for (int64_t t = at<int64_t, 3>(blocks.offsets, {b, h, n}); t < end; ++t)
@@ -131,8 +133,17 @@ class Scores {
   }
 
   Place place_of(int64_t b, int64_t i) const {
+    const Place whole = place_in_whole(b, options_.shard.first_query + i);
+    const int64_t origin = options_.shard.first_key;
+    return {whole.first_key - origin, whole.end_key - origin, whole.p - origin};
+  }
+
+  /// The same of query i of the whole, in keys of the whole.
+  Place place_in_whole(int64_t b, int64_t i) const {
     const AttentionOptions& o = options_;
-    int64_t sequence = b, first_query = 0, first_key = 0, queries = Lq_, keys = Lk_;
+    int64_t sequence = b, first_query = 0, first_key = 0;
+    int64_t queries = std::max(o.shard.queries, o.shard.first_query + Lq_);
+    int64_t keys = std::max(o.shard.keys, o.shard.first_key + Lk_);
     if (!o.cu_seqlens_q.empty()) {
       const int64_t sequences = static_cast<int64_t>(o.cu_seqlens_q.size()) - 1;
       for (sequence = 0; sequence < sequences; ++sequence)
@@ -154,7 +165,10 @@ class Scores {
   /// The factor of dropout on P_ij.
   double keep(int64_t b, int64_t h, int64_t i, int64_t j) const {
     if (options_.dropout == 0) return 1;
-    return dropout_keeps(options_.seed, options_.dropout, b, h, i, j) ? 1 / (1 - options_.dropout) : 0;
+    const Shard& s = options_.shard;
+    const bool kept = dropout_keeps(options_.seed, options_.dropout, s.first_batch + b, s.first_head + h,
+                                    s.first_query + i, s.first_key + j);
+    return kept ? 1 / (1 - options_.dropout) : 0;
   }
 
  private:

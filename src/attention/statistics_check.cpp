@@ -94,6 +94,7 @@ class StatisticsChecks {
   }
 
   void positions() {
+    checker_.require(p_.shard() == Shard(), "shard does not apply to statistics: they are of whole rows and columns");
     bool wanted = wanted_.rows.distance || wanted_.means.distance || wanted_.column_position;
     if (wanted_.rows.bands || wanted_.means.bands)
       for (const KeyBand& band : wanted_.sets.bands) wanted = wanted || band.relative;

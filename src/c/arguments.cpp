@@ -186,6 +186,9 @@ struct Arguments::Convert {
   void operator()(const AttentionOption&, Window& to, const attn_window* from) const {
     if (from) to = {from->left, from->right};
   }
+  void operator()(const AttentionOption&, Shard& to, const attn_shard* from) const {
+    if (from) to = {from->first_batch, from->first_head, from->first_query, from->first_key, from->queries, from->keys};
+  }
   void operator()(const AttentionOption& option, Alignment& to, int32_t from) const {
     to = in.enumerator(option.name, from, "attn_alignment", Alignment::offset);
   }

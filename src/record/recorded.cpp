@@ -53,6 +53,7 @@ void check_recorded(Checker& checker, std::span<const RecordedAttention> layers,
                       [&] { return name + text(Lq) + " queries and " + text(Lk) + " keys, must be the same tokens"; });
       checker.require(layer.options.cu_seqlens_q.empty(), name + "packed texts must be given one by one");
     }
+    checker.require(layer.options.shard == Shard(), name + "a shard of a larger call cannot be shown alone");
     check_tokens(checker, name, layer, layers[0], needs);
     check_call(checker, name, layer);
   }

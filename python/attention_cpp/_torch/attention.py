@@ -19,14 +19,14 @@ _AXES = {name: len(SHAPES[name]) for name, field in FIELDS.items() if str(field.
 _LISTS = {name: torch.int64 if "Integers" in str(field.type) else torch.float32 for name, field in FIELDS.items()
           if str(field.type).startswith(("Integers", "Numbers"))}
 _KINDS = {"float": "number", "float | None": "number", "bool": "True or False", "str | None": "string",
-          "tuple[int, int]": "list of whole numbers"}
+          "tuple[int, int]": "list of whole numbers", "Shard": "list of whole numbers"}
 _SCALARS = {name: _KINDS[str(field.type)] for name, field in FIELDS.items() if str(field.type) in _KINDS}
 _WITH_GRADIENT = ("q", "k", "v", "lse", "bias", "sink", "query", "key", "log_decay", "beta", "initial_state")
 _MUST_BE_FLOATING = ("q", "k", "v", "lse", "query", "key")
 _SIMPLE = frozenset(_SCALARS.keys() - {"dropout"} | {"mask", "bias"})  # options that the extension takes as they are
 _OF_POSITIONS = ("causal", "window", "alignment", "key_length", "query_length", "offset", "alibi_slopes",
                  "query_segment_ids", "key_segment_ids", "cu_seqlens_q", "cu_seqlens_k",
-                 "blocks")  # options whose meaning changes with the options that a mask is equal to
+                 "blocks", "shard")  # options whose meaning changes with the options that a mask is equal to
 
 
 def with_axes(tensor: Tensor, count: int) -> Tensor:
@@ -49,6 +49,9 @@ def _check_kinds(function: str, given: dict[str, Any]) -> None:
                              for name, dtype in _LISTS.items() if isinstance(given.get(name), (list, tuple))})
     if "window" in given and len(given["window"]) != 2:
         raise TypeError(f"[{function}] window must be (left, right), -1 = no limit, not {given['window']!r}")
+    if "shard" in given and len(given["shard"]) != 6:
+        raise TypeError(f"[{function}] shard must be six whole numbers: (first_batch, first_head, first_query, "
+                        f"first_key, queries, keys), not {given['shard']!r}")
 
 
 def as_tensors(function: str, options: Mapping[str, Any]) -> Options:

@@ -12,10 +12,11 @@ from .._operator import dropout_keeps
 from .options import Options
 
 
-def _places(count, starts):
-    """Returns for each of `count` packed rows its sequence, its position there, and whether it is in a sequence."""
+def _places(count, first, starts):
+    """Returns for each of `count` packed rows from `first` on its sequence, its position there, and whether it is in a
+    sequence."""
     starts = starts.long()
-    row = torch.arange(count)
+    row = torch.arange(first, first + count)
     sequence = torch.bucketize(row, starts, right=True) - 1
     inside = (sequence >= 0) & (sequence < len(starts) - 1)
     sequence = sequence.clamp(0, len(starts) - 2)
@@ -33,14 +34,16 @@ def _allowed(q: Tensor, k: Tensor, given: Options) -> tuple[Tensor, Tensor]:
     """Returns the allowed pairs, boolean [B|1, H|1, Lq, Lk], and the distance p_i - j for ALiBi."""
     B, _, Lq, _ = q.shape
     Lk = k.shape[2]
+    _, _, first_query, first_key, queries, keys = given.shard
+    row, column = torch.arange(first_query, first_query + Lq), torch.arange(first_key, first_key + Lk)
     if given.cu_seqlens_q is None:
-        i, j = torch.arange(Lq).view(1, 1, Lq, 1), torch.arange(Lk).view(1, 1, 1, Lk)
-        counts, lengths = torch.full((B,), Lq), torch.full((B,), Lk)
+        i, j = row.view(1, 1, Lq, 1), column.view(1, 1, 1, Lk)
+        counts, lengths = torch.full((B,), queries or first_query + Lq), torch.full((B,), keys or first_key + Lk)
         allowed = torch.ones(1, 1, Lq, Lk, dtype=torch.bool)
         of_rows = of_keys = torch.arange(B).view(B, 1, 1, 1)
     else:
-        sequence, place, inside = _places(Lq, given.cu_seqlens_q)
-        key_sequence, key_place, key_inside = _places(Lk, given.cu_seqlens_k)
+        sequence, place, inside = _places(Lq, first_query, given.cu_seqlens_q)
+        key_sequence, key_place, key_inside = _places(Lk, first_key, given.cu_seqlens_k)
         of_rows, i = sequence.view(1, 1, Lq, 1), place.view(1, 1, Lq, 1)
         of_keys, j = key_sequence.view(1, 1, 1, Lk), key_place.view(1, 1, 1, Lk)
         counts, lengths = given.cu_seqlens_q.long().diff(), given.cu_seqlens_k.long().diff()
@@ -64,7 +67,7 @@ def _allowed(q: Tensor, k: Tensor, given: Options) -> tuple[Tensor, Tensor]:
         allowed = allowed & (given.query_segment_ids[:, None, :, None] == given.key_segment_ids[:, None, None, :])
     if given.blocks is not None:
         *blocks, query_block, key_block = given.blocks
-        rows, columns = torch.arange(Lq) // query_block, torch.arange(Lk) // key_block
+        rows, columns = row // query_block, column // key_block
         listed = blocks[0] if len(blocks) == 1 else _listed(*blocks, int(columns[-1]) + 1 if Lk else 0)
         allowed = allowed & listed[:, :, rows[:, None], columns]
     return (allowed if given.mask is None else allowed & given.mask), p - j
@@ -96,7 +99,9 @@ def composite(q: Tensor, k: Tensor, v: Tensor, given: Options) -> tuple[Tensor, 
     total = total.masked_fill(sees_none, 1)
     p = (e / total)[..., :Lk]
     if given.dropout > 0:
-        p = p * torch.from_numpy(dropout_keeps(given.seed.item(), given.dropout, (B, H, Lq, Lk))) / (1 - given.dropout)
+        batch, head, query, key, *_ = given.shard
+        keep = dropout_keeps(given.seed.item(), given.dropout, (batch + B, head + H, Lq, Lk), query, key)
+        p = p * torch.from_numpy(keep[batch:, head:]) / (1 - given.dropout)
     lse = (highest + total.log()).masked_fill(sees_none, -math.inf)
     return (p @ values).to(q.dtype), lse.squeeze(-1)
 

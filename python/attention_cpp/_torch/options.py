@@ -11,7 +11,8 @@ from .._core import Error
 from .._options import FIELDS, NONE_GIVEN as NONE_GIVEN, OptionArguments as OptionArguments, Options as Options
 
 GRADIENTS = ("bias", "sink")  # options with a gradient, which come first
-_KINDS = {"float": "float", "float | None": "float?", "bool": "bool", "str | None": "str?", "tuple[int, int]": "int[]"}
+_KINDS = {"float": "float", "float | None": "float?", "bool": "bool", "str | None": "str?", "tuple[int, int]": "int[]",
+          "Shard": "int[]"}
 _DEFAULTS: dict[str, Any] = {}
 _SCHEMA: list[str] = []
 for _name in (*GRADIENTS, *(name for name in FIELDS if name not in GRADIENTS)):
