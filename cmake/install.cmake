@@ -26,6 +26,10 @@ endfunction()
 
 attn_install(attn attn)
 attn_pkg_config(attn attn "${PROJECT_DESCRIPTION}" "" "" "-lstdc++ -lm -pthread")
+if(TARGET attn_cluster)
+  attn_install(attn_cluster attn_cluster)
+  attn_pkg_config(attn-cluster attn_cluster "Attention over ranks of MPI: compile with its mpicxx" attn "" "")
+endif()
 if(ATTN_BUILD_MODELS)
   attn_install(attn_models attn_models)
   attn_pkg_config(attn-models attn_models "Layers, models, training and generation on top of attn" attn

@@ -20,6 +20,7 @@ MODULES = {
     "attention": (("core", "kernels"), ()),
     "linear": (("core", "kernels"), ()),
     "c": (("core", "attention", "linear"), ()),
+    "cluster": (("core", "attention"), ("mpi.h",)),
     "record": (("core", "attention"), ("fcntl.h", "sys/mman.h", "unistd.h")),
     "heads": (("core", "attention", "record"), ()),
     "peaks": (("core", "attention"), ()),
@@ -33,6 +34,9 @@ MODULES = {
     "generate": (("core", "autograd", "models", "text"), ()),
     "train": (("core", "autograd", "nn", "models", "io", "text"), ("nlohmann/",)),
 }
+
+# Foreign headers that a public header includes.
+PUBLIC = {"cluster_mpi": ("mpi.h",)}
 
 # A second public header of a module.
 PREFIXES = {"tensor": "core", "profile": "core"}
@@ -135,7 +139,8 @@ def refusal(path, name, target):
     if name == "attn/needs C++20":  # which ends the compilation of an older language
         return None
     if target is None:
-        foreign = PROGRAMS[top] if top in PROGRAMS else MODULES[module][1] if top == "src" else ()
+        public = PUBLIC.get(path.stem, ())
+        foreign = PROGRAMS[top] if top in PROGRAMS else MODULES[module][1] if top == "src" else public
         allowed = name in standard_headers(path) or any(name.startswith(prefix) for prefix in foreign)
         return None if allowed else "not a header of the standard library, nor of its table row"
 

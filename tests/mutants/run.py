@@ -24,9 +24,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 TABLES = ["operator.txt", "tiles.txt", "c.txt", "layers.txt", "checks.txt", "text.txt", "hub.txt", "statistics.txt",
           "view.txt", "heads.txt", "prune.txt", "decode.txt", "generate.txt", "core.txt",
-          "linear.txt", "memory.txt", "sparse.txt", "products.txt", "training.txt"]
+          "linear.txt", "memory.txt", "sparse.txt", "products.txt", "training.txt", "cluster.txt"]
 REQUIRED = ["name", "bug", "file", "find", "put", "test"]
+OPTIONAL = ["cpu", "ranks"]  # a flag of the processor, without which it is not run; ranks of MPI that run the test
 SAMPLE = 20
+MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+       "OMPI_MCA_rmaps_base_oversubscribe": "1"}  # Open MPI: more ranks than cores, and in a container
 TIMEOUT = 1800  # seconds: a test that takes longer hangs, which is a failure too
 
 
@@ -69,7 +72,7 @@ def faults(mutants):
     for i, mutant in enumerate(mutants):
         name = mutant.get("name", f"mutant {i + 1}")
         missing = [key for key in REQUIRED if key not in mutant]
-        unknown = [key for key in mutant if key not in REQUIRED + ["cpu"]]
+        unknown = [key for key in mutant if key not in REQUIRED + OPTIONAL]
         if missing or unknown:
             found.append(f"{name}: lacks {missing}, does not know {unknown}")
             continue
@@ -128,10 +131,11 @@ class Tree:
         done = run_command(["cmake", "--build", self.build, "--target", target])
         return "" if done.returncode == 0 else f"does not build, {done.returncode}\n{done.stdout}"
 
-    def passes(self, executable, tests):
+    def passes(self, executable, tests, ranks):
         """Runs tests up to the first failure, as an ordinary run does: what that misses is missed."""
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("ATTN_")}
-        command = [self.build / "tests" / executable, "--gtest_throw_on_failure", "--gtest_filter=" + tests]
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("ATTN_")} | MPI
+        command = [*(["mpirun", "-n", ranks] if ranks else []), self.build / "tests" / executable,
+                   "--gtest_throw_on_failure", "--gtest_filter=" + tests]
         try:
             return run_command(command, env=environment, timeout=TIMEOUT).returncode == 0
         except subprocess.TimeoutExpired:
@@ -147,7 +151,7 @@ class Tree:
             complaint = self.compile(executable)
             if complaint:
                 return f"INVALID, {complaint}"
-            return "SURVIVED" if self.passes(executable, tests) else "killed"
+            return "SURVIVED" if self.passes(executable, tests, mutant.get("ranks")) else "killed"
         finally:
             path.write_text(original)
 
@@ -157,11 +161,11 @@ def red_without_mutants(tree, mutants):
     tests = {}
     for mutant in mutants:
         executable, _, test = mutant["test"].partition(" ")
-        tests.setdefault(executable, set()).add(test)
+        tests.setdefault((executable, mutant.get("ranks", "")), set()).add(test)
     red = set()
-    for executable, names in sorted(tests.items()):
+    for (executable, ranks), names in sorted(tests.items()):
         complaint = tree.compile(executable)
-        if complaint or not tree.passes(executable, ":".join(sorted(names))):
+        if complaint or not tree.passes(executable, ":".join(sorted(names)), ranks):
             red.add(executable)
         verdict = complaint or ("RED" if executable in red else "green")
         print(f"{executable} without mutants: {verdict}", flush=True)

@@ -1,0 +1,234 @@
+// attn_cluster_bench: attention over ranks beside the same attention on one rank that has all their threads.
+//
+//   mpirun -n 2 build/release/bench/attn_cluster_bench --tokens=16384 --causal
+//
+// Both are measured in turn, in one job. While rank 0 computes alone, the others sleep. Results are compared first.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "attn/cluster_mpi.h"
+#include "commit.h"
+#include "timer.h"
+
+namespace bench {
+namespace {
+
+using attn::Array;
+using attn::DType;
+using attn::cluster::Communicator;
+using attn::cluster::Placement;
+using attn::cluster::Schedule;
+
+struct Settings {
+  int64_t tokens = 16384, heads = 4, kv_heads = 4, head_dim = 64, chunk = 0, window = -1;
+  int threads = 1, repeats = 5;
+  bool causal = false;
+  DType dtype = DType::float32;
+  std::string placement = "zigzag";
+  Schedule schedule = Schedule::ring;
+};
+
+/// The arrays of a rank, or of the whole.
+struct Arrays {
+  Array q, k, v, out, lse, dout, dq, dk, dv;
+
+  Arrays(const Settings& s, int64_t n)
+      : q(s.dtype, {1, s.heads, n, s.head_dim}),
+        k(s.dtype, {1, s.kv_heads, n, s.head_dim}),
+        v(s.dtype, k.shape()),
+        out(s.dtype, q.shape()),
+        lse(DType::float32, {1, s.heads, n}),
+        dout(s.dtype, q.shape()),
+        dq(s.dtype, q.shape()),
+        dk(s.dtype, k.shape()),
+        dv(s.dtype, k.shape()) {}
+
+  attn::AttentionGradients gradients() const { return {.dq = dq.view<4>(), .dk = dk.view<4>(), .dv = dv.view<4>()}; }
+};
+
+Placement placement_of(const Settings& s, int ranks) {
+  if (s.placement == "contiguous") return Placement::contiguous(s.tokens, ranks, s.chunk);
+  if (s.placement == "striped") return Placement::striped(s.tokens, ranks, s.chunk);
+  return Placement::zigzag(s.tokens, ranks, s.chunk);
+}
+
+/// Sleeps until rank 0 has something to say: a rank that waits inside MPI would use its core.
+void wait_for_rank_0(Communicator& ranks) {
+  char byte = 0;
+  std::vector<attn::cluster::Message> sent, received;
+  if (ranks.rank() != 0) received.push_back({0, &byte, 1});
+  for (int rank = 1; ranks.rank() == 0 && rank < ranks.size(); ++rank) sent.push_back({rank, &byte, 1});
+  const auto transfer = ranks.start(sent, received, 9);
+  while (!transfer->progress()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+class Measurement {
+ public:
+  Measurement(Communicator& ranks, const Settings& settings)
+      : ranks_(ranks),
+        s_(settings),
+        placement_(placement_of(settings, ranks.size())),
+        whole_(settings, settings.tokens),
+        mine_(settings, placement_.tokens(ranks.rank())) {
+    options_.causal = s_.causal;
+    options_.window.left = s_.window;
+    attn::Random random(1);
+    for (const Array* x : {&whole_.q, &whole_.k, &whole_.v, &whole_.dout}) attn::fill_normal(x->flat(), random);
+    const auto take = [&](const Array& from, const Array& to) {
+      attn::cluster::take_shard(placement_, ranks_.rank(), from.view<4>(), to.view<4>());
+    };
+    take(whole_.q, mine_.q);
+    take(whole_.k, mine_.k);
+    take(whole_.v, mine_.v);
+    take(whole_.dout, mine_.dout);
+  }
+
+  /// Forward and backward of all ranks, from the moment when all are there to that when the last one is done.
+  double on_ranks() {
+    attn::set_thread_count(s_.threads);
+    barrier();
+    const double start = seconds_now();
+    attn::cluster::attention(ranks_, placement_, mine_.q.view<4>(), mine_.k.view<4>(), mine_.v.view<4>(),
+                             mine_.out.view<4>(), mine_.lse.view<3>(), options_, s_.schedule);
+    attn::cluster::attention_backward(ranks_, placement_, mine_.q.view<4>(), mine_.k.view<4>(), mine_.v.view<4>(),
+                                      mine_.out.view<4>(), mine_.lse.view<3>(), mine_.dout.view<4>(), mine_.gradients(),
+                                      options_, {}, s_.schedule);
+    barrier();
+    return seconds_now() - start;
+  }
+
+  /// The same on rank 0.
+  double on_one() {
+    double seconds = 0;
+    if (ranks_.rank() == 0) {
+      attn::set_thread_count(s_.threads * ranks_.size());
+      seconds = seconds_of([&] {
+        attn::attention(whole_.q.view<4>(), whole_.k.view<4>(), whole_.v.view<4>(), whole_.out.view<4>(),
+                        whole_.lse.view<3>(), options_);
+        attn::attention_backward(whole_.q.view<4>(), whole_.k.view<4>(), whole_.v.view<4>(), whole_.out.view<4>(),
+                                 whole_.lse.view<3>(), whole_.dout.view<4>(), whole_.gradients(), options_);
+      });
+    }
+    wait_for_rank_0(ranks_);
+    return seconds;
+  }
+
+  /// The largest difference of this rank's results from those of rank 0, by the largest number in them.
+  double difference() {
+    attn::set_thread_count(s_.threads);
+    attn::attention(whole_.q.view<4>(), whole_.k.view<4>(), whole_.v.view<4>(), whole_.out.view<4>(),
+                    whole_.lse.view<3>(), options_);
+    attn::attention_backward(whole_.q.view<4>(), whole_.k.view<4>(), whole_.v.view<4>(), whole_.out.view<4>(),
+                             whole_.lse.view<3>(), whole_.dout.view<4>(), whole_.gradients(), options_);
+    on_ranks();
+    double worst = 0;
+    const Array* const pairs[][2] = {
+        {&whole_.out, &mine_.out}, {&whole_.dq, &mine_.dq}, {&whole_.dk, &mine_.dk}, {&whole_.dv, &mine_.dv}};
+    for (const auto& [whole, mine] : pairs) {
+      const Array part(mine->dtype(), mine->shape());
+      attn::cluster::take_shard(placement_, ranks_.rank(), whole->view<4>(), part.view<4>());
+      double largest = 0, difference = 0;
+      for (int64_t n = 0; n < part.count(); ++n) {
+        largest = std::max(largest, std::abs(part.number(n)));
+        difference = std::max(difference, std::abs(part.number(n) - mine->number(n)));
+      }
+      if (largest > 0) worst = std::max(worst, difference / largest);
+    }
+    std::vector<double> all(ranks_.size());
+    ranks_.all_gather(&worst, sizeof worst, all.data());
+    return *std::max_element(all.begin(), all.end());
+  }
+
+  int64_t bytes_sent() const {
+    const attn::cluster::ClusterShape shape = {1, s_.heads, s_.kv_heads, s_.head_dim, s_.head_dim, s_.dtype};
+    const auto most = [&](bool backward) {
+      const auto plan = attn::cluster::explain(placement_, shape, options_, backward, s_.schedule);
+      return *std::max_element(plan.bytes_sent.begin(), plan.bytes_sent.end());
+    };
+    return most(false) + most(true);
+  }
+
+ private:
+  void barrier() {
+    const char byte = 0;
+    std::vector<char> all(ranks_.size());
+    ranks_.all_gather(&byte, 1, all.data());
+  }
+
+  Communicator& ranks_;
+  const Settings s_;
+  const Placement placement_;
+  const Arrays whole_, mine_;
+  attn::AttentionOptions options_;
+};
+
+int run(Communicator& ranks, const Settings& s) {
+  Measurement measurement(ranks, s);
+  const double difference = measurement.difference();
+  const bool wrong = !(difference < (s.dtype == DType::float32 ? 1e-5 : 2e-2));
+  std::vector<double> together, alone, ratios;
+  for (int repeat = 0; repeat <= s.repeats; ++repeat) {
+    const double one = measurement.on_one(), many = measurement.on_ranks();
+    if (repeat == 0) continue;  // the first is warm-up
+    alone.push_back(one);
+    together.push_back(many);
+    ratios.push_back(many / one);
+  }
+  if (ranks.rank() != 0) return wrong;
+  const auto spread = [](std::vector<double> x) {
+    const auto [low, high] = std::minmax_element(x.begin(), x.end());
+    return 100 * (*high - *low) / median(x);
+  };
+  std::printf("commit %s, %s\n", kCommit, attn::active_isa().c_str());
+  std::printf("forward and backward, %lld tokens, %lld heads of %lld, %s%s, %s\n", static_cast<long long>(s.tokens),
+              static_cast<long long>(s.heads), static_cast<long long>(s.head_dim),
+              std::string(attn::name_of(s.dtype)).c_str(), s.causal ? ", causal" : "", s.placement.c_str());
+  std::printf("difference from one rank, of the largest number: %.1e%s\n", difference, wrong ? "  WRONG" : "");
+  std::printf("1 rank  of %2d threads  %9.1f ms  spread %.1f %%\n", s.threads * ranks.size(), 1e3 * median(alone),
+              spread(alone));
+  std::printf("%d ranks of %2d threads  %9.1f ms  spread %.1f %%\n", ranks.size(), s.threads, 1e3 * median(together),
+              spread(together));
+  std::printf("overhead %.1f %% (median of neighbouring pairs), %.1f MB sent by a rank\n", 100 * (median(ratios) - 1),
+              static_cast<double>(measurement.bytes_sent()) / 1e6);
+  return wrong;
+}
+
+}  // namespace
+}  // namespace bench
+
+int main(int argc, char** argv) {
+  const attn::cluster::MpiSession session(argc, argv);
+  bench::Settings s;
+  CLI::App app("Attention over ranks beside one rank with all threads, forward and backward");
+  app.add_option("--tokens", s.tokens, "length of the whole")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--heads", s.heads, "query heads")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--kv-heads", s.kv_heads, "key/value heads")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--head-dim", s.head_dim, "D")->check(CLI::Range(1, 1024))->capture_default_str();
+  app.add_option("--chunk", s.chunk, "tokens of a chunk, 0: chosen")->check(CLI::NonNegativeNumber);
+  app.add_option("--window", s.window, "keys before a query, -1: all")->capture_default_str();
+  app.add_flag("--causal", s.causal, "a causal mask");
+  app.add_option("--threads", s.threads, "of a rank")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--repeats", s.repeats, "samples of each")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--placement", s.placement)->check(CLI::IsMember({"contiguous", "zigzag", "striped"}));
+  const std::map<std::string, attn::DType> dtypes = {{"float32", attn::DType::float32},
+                                                     {"bfloat16", attn::DType::bfloat16}};
+  app.add_option("--dtype", s.dtype)->transform(CLI::CheckedTransformer(dtypes));
+  const std::map<std::string, attn::cluster::Schedule> schedules = {{"ring", attn::cluster::Schedule::ring},
+                                                                    {"gather", attn::cluster::Schedule::gather}};
+  app.add_option("--schedule", s.schedule)->transform(CLI::CheckedTransformer(schedules));
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return bench::run(session.world(), s);
+  } catch (const attn::Error& error) {
+    if (session.world().rank() == 0) std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,91 @@
+// A call of all ranks: what they know together, what is visible from where, and the options of a pair of chunks.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attention/problem.h"
+#include "attn/cluster.h"
+
+namespace attn::cluster {
+
+/// The chunks of a rank: their places in the order, and where they begin in its arrays.
+class RankChunks {
+ public:
+  RankChunks(const Placement& placement, int rank);
+  int64_t first() const { return first_; }
+  int64_t end() const { return first_ + static_cast<int64_t>(offset_.size()); }
+  int64_t offset(int64_t place) const { return offset_[place - first_]; }
+
+ private:
+  int64_t first_;
+  std::vector<int64_t> offset_;
+};
+
+/// The problem of all ranks together, as every one of them knows it: without masks and biases.
+class Whole {
+ public:
+  /// Violated conditions go to `checker`. `options` borrows; mask and bias are left out.
+  Whole(Checker& checker, const Sharding& sharding, const ClusterShape& shape, const AttentionOptions& options);
+  Whole(const Whole&) = delete;
+  Whole& operator=(const Whole&) = delete;
+
+  const Sharding& sharding() const { return sharding_; }
+  const ClusterShape& shape() const { return shape_; }
+  const AttentionOptions& options() const { return options_; }
+  int ranks() const { return sharding_.queries.ranks(); }
+
+  /// False if no query of the chunk at a place may attend to a key of the other chunk, by position, segment or block.
+  bool visible(int64_t query_place, int64_t key_place) const;
+  /// The key places of rank `from` that queries of rank `to` may attend to.
+  std::vector<int64_t> needed(int to, int from) const;
+  /// Bytes of keys and values of a chunk.
+  int64_t chunk_bytes(int64_t key_place) const;
+
+ private:
+  using Range = std::pair<int64_t, int64_t>;
+  static std::vector<Range> ranges_of_ids(const ConstView<2>& ids, int64_t batch, const Placement& placement);
+  bool visible_by_position(const TokenRange& queries, const TokenRange& keys) const;
+  bool visible_by_segment(int64_t query_place, int64_t key_place) const;
+  bool visible_by_block(const TokenRange& queries, const TokenRange& keys) const;
+
+  Sharding sharding_;
+  ClusterShape shape_;
+  AttentionOptions options_;
+  detail::Problem problem_;
+  std::vector<Range> query_ids_, key_ids_;  // smallest and largest segment id: of batch element b, chunk c at b C + c
+};
+
+/// The options of a call on one chunk of queries and one of keys. `rows` has the mask and the bias of the rank's
+/// queries, of which the chunk begins at `first_row`. No sink: that is a state of its own.
+AttentionOptions pair_options(const Whole& whole, const AttentionOptions& rows, int64_t query_place, int64_t first_row,
+                              int64_t key_place);
+
+/// True if a view is given. On a rank without tokens it has no data, but its shape.
+template <class Pointer, int Rank>
+bool is_given(const BasicView<Pointer, Rank>& view) {
+  return view.data || std::any_of(view.size.begin(), view.size.end(), [](int64_t n) { return n != 0; });
+}
+
+/// What a rank wants, as bits, and which of them it knows.
+struct Wants {
+  uint32_t bits = 0;
+  uint32_t known = 0;
+  void add(bool wanted, bool is_known = true) {
+    bits = bits * 2 + (wanted && is_known);
+    known = known * 2 + is_known;
+  }
+};
+
+/// Throws the same Error on all ranks if a rank has reasons, or if their calls differ. Returns what all want. `rows`
+/// has the mask and the bias of the rank.
+uint32_t agree(Communicator& ranks, const char* operation, const std::vector<std::string>& reasons, const Whole& whole,
+               const AttentionOptions& rows, Schedule schedule, Wants wants);
+
+/// The reasons of the Error that `check` throws.
+std::vector<std::string> reasons_of(const std::function<void()>& check);
+
+}  // namespace attn::cluster

@@ -1,0 +1,123 @@
+// The communicator over MPI: point-to-point messages without blocking, and one collective.
+#include <algorithm>
+#include <exception>
+#include <limits>
+
+#include "attn/cluster_mpi.h"
+
+namespace attn::cluster {
+namespace {
+
+void check(int code, const char* what) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  throw Error("cluster", {std::string(what) + ": " + text});
+}
+
+// A count is an int in MPI 3.1.
+constexpr int64_t kLargest = int64_t{1} << 30;
+
+class MpiTransfer : public Transfer {
+ public:
+  MpiTransfer(MPI_Comm ranks, std::span<const Message> sent, std::span<const Message> received, int tag) {
+    for (const Message& message : received)
+      each_piece(message, [&](void* data, int bytes, MPI_Request* request) {
+        return MPI_Irecv(data, bytes, MPI_BYTE, message.rank, tag, ranks, request);
+      });
+    for (const Message& message : sent)
+      each_piece(message, [&](void* data, int bytes, MPI_Request* request) {
+        return MPI_Isend(data, bytes, MPI_BYTE, message.rank, tag, ranks, request);
+      });
+  }
+
+  /// Buffers are borrowed until messages are complete: where an exception passes, it waits as well as it can.
+  ~MpiTransfer() override {
+    if (!requests_.empty()) MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE);
+  }
+
+  bool progress() override {
+    if (requests_.empty()) return true;
+    int done = 0;
+    check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE), "MPI_Testall");
+    if (done) requests_.clear();
+    return done != 0;
+  }
+
+  void wait() override {
+    std::vector<MPI_Request> requests;
+    requests.swap(requests_);
+    if (!requests.empty())
+      check(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE), "MPI_Waitall");
+  }
+
+ private:
+  template <class Start>
+  void each_piece(const Message& message, const Start& start) {
+    for (int64_t done = 0; done < message.bytes; done += kLargest) {
+      const int bytes = static_cast<int>(std::min(kLargest, message.bytes - done));
+      MPI_Request request = MPI_REQUEST_NULL;
+      check(start(static_cast<char*>(message.data) + done, bytes, &request), "a message cannot be started");
+      requests_.push_back(request);
+    }
+  }
+
+  std::vector<MPI_Request> requests_;
+};
+
+class MpiRanks : public Communicator {
+ public:
+  explicit MpiRanks(MPI_Comm from) {
+    check(MPI_Comm_dup(from, &ranks_), "MPI_Comm_dup");
+    MPI_Comm_set_errhandler(ranks_, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(ranks_, &rank_);
+    MPI_Comm_size(ranks_, &size_);
+  }
+  ~MpiRanks() override {
+    int finished = 0;
+    MPI_Finalized(&finished);
+    if (!finished) MPI_Comm_free(&ranks_);
+  }
+  MpiRanks(const MpiRanks&) = delete;
+  MpiRanks& operator=(const MpiRanks&) = delete;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::unique_ptr<Transfer> start(std::span<const Message> sent, std::span<const Message> received, int tag) override {
+    return std::make_unique<MpiTransfer>(ranks_, sent, received, tag);
+  }
+  void all_gather(const void* from, int64_t bytes, void* to) override {
+    if (bytes > std::numeric_limits<int>::max())
+      throw Error("cluster", {"all_gather() of " + std::to_string(bytes) + " bytes a rank, must be less than 2 GiB"});
+    const int count = static_cast<int>(bytes);
+    check(MPI_Allgather(from, count, MPI_BYTE, to, count, MPI_BYTE, ranks_), "MPI_Allgather");
+  }
+
+ private:
+  MPI_Comm ranks_ = MPI_COMM_NULL;
+  int rank_ = 0, size_ = 1;
+};
+
+}  // namespace
+
+MpiSession::MpiSession(int& argc, char**& argv) : exceptions_(std::uncaught_exceptions()) {
+  int running = 0, provided = MPI_THREAD_FUNNELED;
+  MPI_Initialized(&running);
+  if (running) MPI_Query_thread(&provided);
+  else check(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  started_ = !running;
+  if (provided < MPI_THREAD_FUNNELED)
+    throw Error("cluster", {"MPI was started for processes of one thread, must be MPI_THREAD_FUNNELED or more"});
+  world_ = mpi_ranks(MPI_COMM_WORLD);
+}
+
+MpiSession::~MpiSession() {
+  if (std::uncaught_exceptions() > exceptions_) MPI_Abort(MPI_COMM_WORLD, 1);
+  world_.reset();
+  if (started_) MPI_Finalize();
+}
+
+std::unique_ptr<Communicator> mpi_ranks(MPI_Comm communicator) { return std::make_unique<MpiRanks>(communicator); }
+
+}  // namespace attn::cluster

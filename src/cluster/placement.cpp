@@ -1,0 +1,173 @@
+// Placements: how a whole is cut into chunks, in which order they are, and how ranks share the order.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <numeric>
+
+#include "attn/cluster.h"
+#include "core/checker.h"
+#include "core/numbers.h"
+
+namespace attn::cluster {
+namespace {
+
+constexpr int64_t kChunk = 1024;
+
+/// The chunk sizes 1024, 512 ..., until every rank has two.
+int64_t default_chunk(int64_t tokens, int ranks) {
+  int64_t chunk = kChunk;
+  while (chunk > 1 && div_up(tokens, chunk) < 2 * int64_t{ranks}) chunk /= 2;
+  return chunk;
+}
+
+std::vector<int64_t> even_edges(int64_t tokens, int64_t chunk) {
+  std::vector<int64_t> edges = {0};
+  while (edges.back() < tokens) edges.push_back(std::min(tokens, edges.back() + chunk));
+  return edges;
+}
+
+std::vector<int64_t> even_cuts(int64_t chunks, int ranks) {
+  std::vector<int64_t> cuts;
+  for (int rank = 0; rank <= ranks; ++rank) cuts.push_back(chunks * rank / ranks);
+  return cuts;
+}
+
+/// Rows of one head, which are tokens [range) of the whole, to or from the shard.
+void copy_rows(const char* from, int64_t from_stride, char* to, int64_t to_stride, int64_t rows, int64_t n,
+               int64_t from_step, int64_t to_step, int64_t bytes) {
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t d = 0; d < n; ++d)
+      std::memcpy(to + (row * to_stride + d * to_step) * bytes, from + (row * from_stride + d * from_step) * bytes,
+                  static_cast<size_t>(bytes));
+}
+
+void check_copy(const char* name, const Placement& placement, int rank, const ConstView<4>& whole,
+                const ConstView<4>& shard) {
+  Checker checker(name);
+  if (checker.require(rank >= 0 && rank < placement.ranks(), [&] {
+        return "rank is " + std::to_string(rank) + ", must be one of the " + std::to_string(placement.ranks());
+      })) {
+    Shape<4> expected = whole.size;
+    expected[2] = placement.tokens(rank);
+    checker.require(whole.size[2] == placement.tokens() && shard.size == expected && shard.dtype == whole.dtype, [&] {
+      return "the whole has size " + to_string<4>(whole.size) + " and the shard " + to_string<4>(shard.size) +
+             ", must have one type and " + std::to_string(placement.tokens()) + " and " +
+             std::to_string(placement.tokens(rank)) + " tokens";
+    });
+    checker.require((whole.data || whole.empty()) && (shard.data || shard.empty()), "whole and shard must have data");
+  }
+  checker.done();
+}
+
+}  // namespace
+
+Placement Placement::even(const char* kind, int64_t tokens, int ranks, int64_t chunk) {
+  Checker checker(kind);
+  checker.require(tokens >= 0, [&] { return "there are " + std::to_string(tokens) + " tokens, must be 0 or more"; });
+  checker.require(ranks >= 1, [&] { return "there are " + std::to_string(ranks) + " ranks, must be at least 1"; });
+  checker.require(chunk >= 0, [&] { return "chunk is " + std::to_string(chunk) + ", must be 0 or more tokens"; });
+  checker.done();
+  std::vector<int64_t> edges = even_edges(tokens, chunk > 0 ? chunk : default_chunk(tokens, ranks));
+  std::vector<int64_t> order(edges.size() - 1);
+  std::iota(order.begin(), order.end(), 0);
+  std::vector<int64_t> cuts = even_cuts(static_cast<int64_t>(order.size()), ranks);
+  return {std::move(edges), std::move(order), std::move(cuts)};
+}
+
+Placement Placement::contiguous(int64_t tokens, int ranks, int64_t chunk) {
+  return even("Placement::contiguous", tokens, ranks, chunk);
+}
+
+/// The order 0, C - 1, 1, C - 2 ...
+Placement Placement::zigzag(int64_t tokens, int ranks, int64_t chunk) {
+  Placement placement = even("Placement::zigzag", tokens, ranks, chunk);
+  const int64_t chunks = placement.chunks();
+  for (int64_t place = 0; place < chunks; ++place)
+    placement.order_[place] = place % 2 == 0 ? place / 2 : chunks - 1 - place / 2;
+  return placement;
+}
+
+/// The order of the numbers with their bits reversed: any consecutive few of it are spread over the whole.
+Placement Placement::striped(int64_t tokens, int ranks, int64_t chunk) {
+  Placement placement = even("Placement::striped", tokens, ranks, chunk);
+  const auto chunks = static_cast<uint64_t>(placement.chunks());
+  const uint64_t all = std::bit_ceil(std::max<uint64_t>(chunks, 1));
+  placement.order_.clear();
+  for (uint64_t place = 0; place < all; ++place) {
+    uint64_t number = 0;
+    for (uint64_t bit = 1; bit < all; bit *= 2) number |= place & bit ? all / 2 / bit : 0;
+    if (number < chunks) placement.order_.push_back(static_cast<int64_t>(number));
+  }
+  return placement;
+}
+
+Placement Placement::of_shards(std::span<const int64_t> tokens, int64_t chunk) {
+  Checker checker("Placement::of_shards");
+  checker.require(!tokens.empty(), "there must be at least one rank");
+  checker.require(std::all_of(tokens.begin(), tokens.end(), [](int64_t n) { return n >= 0; }),
+                  "no rank may have fewer than 0 tokens");
+  checker.require(chunk >= 1, [&] { return "chunk is " + std::to_string(chunk) + ", must be at least 1 token"; });
+  checker.done();
+  std::vector<int64_t> edges = {0}, cuts = {0};
+  for (const int64_t n : tokens) {
+    const int64_t end = edges.back() + n;
+    while (edges.back() < end) edges.push_back(std::min(end, edges.back() + chunk));
+    cuts.push_back(static_cast<int64_t>(edges.size()) - 1);
+  }
+  std::vector<int64_t> order(edges.size() - 1);
+  std::iota(order.begin(), order.end(), 0);
+  return {std::move(edges), std::move(order), std::move(cuts)};
+}
+
+int64_t Placement::tokens(int rank) const {
+  int64_t count = 0;
+  for (int64_t place = cuts_[rank]; place < cuts_[rank + 1]; ++place) count += chunk(place).end - chunk(place).begin;
+  return count;
+}
+
+std::vector<TokenRange> Placement::ranges(int rank) const {
+  std::vector<TokenRange> chunks, joined;
+  for (int64_t place = cuts_[rank]; place < cuts_[rank + 1]; ++place) chunks.push_back(chunk(place));
+  std::sort(chunks.begin(), chunks.end(), [](const TokenRange& a, const TokenRange& b) { return a.begin < b.begin; });
+  for (const TokenRange& range : chunks) {
+    if (joined.empty() || joined.back().end != range.begin) joined.push_back(range);
+    else joined.back().end = range.end;
+  }
+  return joined;
+}
+
+void take_shard(const Placement& placement, int rank, ConstView<4> whole, View<4> shard) {
+  check_copy("take_shard", placement, rank, whole, shard);
+  const int64_t bytes = size_of(whole.dtype);
+  for (int64_t head = 0; head < whole.size[0] * whole.size[1]; ++head) {
+    const int64_t b = head / whole.size[1], h = head % whole.size[1];
+    int64_t row = 0;
+    for (const TokenRange& range : placement.ranges(rank)) {
+      const int64_t from = b * whole.stride[0] + h * whole.stride[1] + range.begin * whole.stride[2];
+      const int64_t to = b * shard.stride[0] + h * shard.stride[1] + row * shard.stride[2];
+      copy_rows(static_cast<const char*>(whole.data) + from * bytes, whole.stride[2],
+                static_cast<char*>(shard.data) + to * bytes, shard.stride[2], range.end - range.begin, whole.size[3],
+                whole.stride[3], shard.stride[3], bytes);
+      row += range.end - range.begin;
+    }
+  }
+}
+
+void put_shard(const Placement& placement, int rank, ConstView<4> shard, View<4> whole) {
+  check_copy("put_shard", placement, rank, whole, shard);
+  const int64_t bytes = size_of(whole.dtype);
+  for (int64_t head = 0; head < whole.size[0] * whole.size[1]; ++head) {
+    const int64_t b = head / whole.size[1], h = head % whole.size[1];
+    int64_t row = 0;
+    for (const TokenRange& range : placement.ranges(rank)) {
+      const int64_t to = b * whole.stride[0] + h * whole.stride[1] + range.begin * whole.stride[2];
+      const int64_t from = b * shard.stride[0] + h * shard.stride[1] + row * shard.stride[2];
+      copy_rows(static_cast<const char*>(shard.data) + from * bytes, shard.stride[2],
+                static_cast<char*>(whole.data) + to * bytes, whole.stride[2], range.end - range.begin, whole.size[3],
+                shard.stride[3], whole.stride[3], bytes);
+      row += range.end - range.begin;
+    }
+  }
+}
+
+}  // namespace attn::cluster
