@@ -12,6 +12,7 @@ NAMES = {
     "heads": "heads and depth at equal parameters, and grouped keys and values",
     "lstm": "LSTM against attention: language modelling and copying",
     "sentences": "sentiment: bag of words, convolution, LSTM, attention and a pretrained encoder",
+    "positions": "position encodings, read beyond the length of their training",
     "precision": "float32, bfloat16 and float16: loss, time, memory",
     "kinds": "what heads attend to, beside what texts say of BERT",
 }
