@@ -93,6 +93,8 @@ class Placement {
   static Placement striped(int64_t tokens, int ranks, int64_t chunk = 0);
   /// Consecutive tokens, tokens[r] of them on rank r, each shard in chunks of its own.
   static Placement of_shards(std::span<const int64_t> tokens, int64_t chunk = 1024);
+  /// Any tokens: ranges[r] are those of rank r, each in chunks of its own. All of them together are 0 .. n - 1.
+  static Placement of_ranges(std::span<const std::vector<TokenRange>> ranges, int64_t chunk = 1024);
 
   int ranks() const { return static_cast<int>(cuts_.size()) - 1; }
   /// The length of the whole,
@@ -166,6 +168,10 @@ struct ClusterShape {
   int64_t B = 1, H = 1, Hk = 1, D = 64, Dv = 64;
   DType dtype = DType::float32;
 };
+/// For a rank that cannot make the call that the others make, as it has not got its arguments: it takes its part in
+/// their agreement, and the call is an Error with this reason on all ranks, here too.
+[[noreturn]] void refuse(Communicator& ranks, const std::string& reason);
+
 /// What a call does on each rank.
 struct ClusterPlan {
   std::vector<int64_t> bytes_sent;

@@ -14,6 +14,7 @@
 #include "attn/attention_statistics.h"
 #include "attn/core_names.h"
 #include "attn/peaks.h"
+#include "cluster.h"
 #include "convolution.h"
 #include "exchange.h"
 #include "executor.h"
@@ -355,6 +356,7 @@ NB_MODULE(_core, m) {
   m.def("use_openmp_team", &use_openmp_team);
   m.def("uses_openmp_team", &uses_openmp_team);
 
+  add_cluster(m);
   add_convolution(m);
   add_heads(m);
   add_layouts(m);

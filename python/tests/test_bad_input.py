@@ -39,6 +39,7 @@ OPTIONS = {
                (np.zeros((1, 1, 9), np.int64), np.zeros(3, np.int64), 2, 2)],
     "sink": ["text", [1.0], ["a", "b"]], "dropout": ["text", -0.1, 1.0, float("nan")], "seed": ["text", -1, 2**64, 0.5],
     "float32_precision": [3, "lowest"], "batch_invariant": ["text", 3],
+    "shard": ["text", 3, (1, 2), (0, 0, 0, 0, 0, 0.5), (-1, 0, 0, 0, 0, 0), (0, 0, 5, 0, 6, 0)],
 }
 NEEDS = {"query_length": {"alignment": "bottom_right", "causal": True},
          "offset": {"alignment": "offset", "causal": True}, "alibi_slopes": {"alignment": "top_left"},

@@ -28,8 +28,8 @@ def unpacked(tmp_path_factory):
 def test_the_wheel_contains_every_module_and_one_extension(unpacked):
     names = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()}
     modules = {name for name in names if name.startswith("attention_cpp/")}
-    assert {f"attention_cpp/{name}" for name in ("__init__.py", "py.typed", "_core.pyi", "torch.py", "flash_attn.py",
-                                                 "transformers.py", "jax.py")} <= modules
+    assert {f"attention_cpp/{name}" for name in ("__init__.py", "py.typed", "_core.pyi", "torch/__init__.py",
+                                                 "flash_attn.py", "transformers.py", "jax.py")} <= modules
     assert sum(name.endswith(".so") for name in names) == 1
     outside = {name for name in names - modules if ".dist-info/" not in name}
     assert not outside and any(name.endswith("LICENSE") for name in names)
@@ -97,7 +97,7 @@ def test_sources_are_those_of_the_package(sdist):
     """None that is in a folder of the same name elsewhere, as in an environment of a build."""
     _, names = sdist
     assert {"CMakeLists.txt", "pyproject.toml", "LICENSE", "include/attn/attention.h", "python/CMakeLists.txt",
-            "python/attention_cpp/torch.py", "src/kernels/table.h"} <= names
+            "python/attention_cpp/torch/__init__.py", "src/kernels/table.h"} <= names
     assert {name.partition("/")[0] for name in names} == {
         "CMakeLists.txt", "pyproject.toml", "LICENSE", "PKG-INFO", "cmake", "include", "python", "src"}
 

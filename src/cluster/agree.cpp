@@ -119,6 +119,23 @@ std::string joined(const std::vector<std::string>& reasons) {
   return text;
 }
 
+/// The status of every rank. Throws the reasons of the first rank that has some.
+std::vector<Status> gather(Communicator& ranks, const char* operation, Status mine, std::string text) {
+  mine.reason_bytes = static_cast<int64_t>(text.size());
+  std::vector<Status> all(ranks.size());
+  ranks.all_gather(&mine, sizeof mine, all.data());
+  int64_t longest = 0;
+  for (const Status& status : all) longest = std::max(longest, status.reason_bytes);
+  if (longest == 0) return all;
+  text.resize(longest);
+  std::string texts(longest * ranks.size(), ' ');
+  ranks.all_gather(text.data(), longest, texts.data());
+  int rank = 0;
+  while (all[rank].reason_bytes == 0) ++rank;
+  throw Error(operation,
+              {"rank " + std::to_string(rank) + ": " + texts.substr(rank * longest, all[rank].reason_bytes)});
+}
+
 }  // namespace
 
 uint32_t agree(Communicator& ranks, const char* operation, const std::vector<std::string>& reasons, const Whole& whole,
@@ -127,23 +144,9 @@ uint32_t agree(Communicator& ranks, const char* operation, const std::vector<std
     if (!reasons.empty()) throw Error(operation, reasons);
     return wants.bits;
   }
-  std::string text = joined(reasons);
   Status mine = reasons.empty() ? status_of(whole, rows, schedule) : Status{};
-  mine.reason_bytes = static_cast<int64_t>(text.size());
   mine.wants = wants;
-  std::vector<Status> all(ranks.size());
-  ranks.all_gather(&mine, sizeof mine, all.data());
-  int64_t longest = 0;
-  for (const Status& status : all) longest = std::max(longest, status.reason_bytes);
-  if (longest > 0) {
-    text.resize(longest);
-    std::string texts(longest * ranks.size(), ' ');
-    ranks.all_gather(text.data(), longest, texts.data());
-    for (int rank = 0; rank < ranks.size(); ++rank)
-      if (all[rank].reason_bytes > 0)
-        throw Error(operation,
-                    {"rank " + std::to_string(rank) + ": " + texts.substr(rank * longest, all[rank].reason_bytes)});
-  }
+  const std::vector<Status> all = gather(ranks, operation, mine, joined(reasons));
   const auto differ = [&](const char* what, int rank, int first) {
     return Error(operation, {std::string("rank ") + std::to_string(rank) + " and rank " + std::to_string(first) +
                              " differ in " + what + ", must be the same on all ranks"});
@@ -159,6 +162,11 @@ uint32_t agree(Communicator& ranks, const char* operation, const std::vector<std
       throw differ("the gradients that they want or have", rank, rank == 0 ? 1 : 0);
   }
   return all_bits;
+}
+
+void refuse(Communicator& ranks, const std::string& reason) {
+  if (ranks.size() > 1) gather(ranks, "cluster", {}, reason);
+  throw Error("cluster", {reason});
 }
 
 std::vector<std::string> reasons_of(const std::function<void()>& check) {

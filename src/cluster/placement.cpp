@@ -119,6 +119,40 @@ Placement Placement::of_shards(std::span<const int64_t> tokens, int64_t chunk) {
   return {std::move(edges), std::move(order), std::move(cuts)};
 }
 
+Placement Placement::of_ranges(std::span<const std::vector<TokenRange>> ranges, int64_t chunk) {
+  Checker checker("Placement::of_ranges");
+  checker.require(!ranges.empty(), "there must be at least one rank");
+  checker.require(chunk >= 1, [&] { return "chunk is " + std::to_string(chunk) + ", must be at least 1 token"; });
+  std::vector<TokenRange> sorted;
+  for (const std::vector<TokenRange>& of_rank : ranges)
+    for (const TokenRange& range : of_rank)
+      if (range.begin != range.end) sorted.push_back(range);
+  const auto before = [](const TokenRange& a, const TokenRange& b) { return a.begin < b.begin; };
+  std::sort(sorted.begin(), sorted.end(), before);
+  int64_t end = 0;
+  for (const TokenRange& range : sorted) {
+    if (!checker.require(range.begin == end && range.begin < range.end, [&] {
+          return "the range " + std::to_string(range.begin) + " to " + std::to_string(range.end) + " must begin at " +
+                 std::to_string(end) + ", where the one before it ends, and not be reversed";
+        }))
+      break;
+    end = range.end;
+  }
+  checker.done();
+  std::vector<int64_t> edges = {0}, order, cuts = {0};
+  for (const TokenRange& range : sorted)
+    while (edges.back() < range.end) edges.push_back(std::min(range.end, edges.back() + chunk));
+  for (const std::vector<TokenRange>& of_rank : ranges) {
+    for (const TokenRange& range : of_rank) {
+      if (range.begin == range.end) continue;
+      for (auto edge = std::lower_bound(edges.begin(), edges.end(), range.begin); *edge < range.end; ++edge)
+        order.push_back(edge - edges.begin());
+    }
+    cuts.push_back(static_cast<int64_t>(order.size()));
+  }
+  return {std::move(edges), std::move(order), std::move(cuts)};
+}
+
 int64_t Placement::tokens(int rank) const {
   int64_t count = 0;
   for (int64_t place = cuts_[rank]; place < cuts_[rank + 1]; ++place) count += chunk(place).end - chunk(place).begin;

@@ -86,6 +86,17 @@ TEST(ClusterErrors, OfGradientsThatOneRankWants) {
             std::string::npos);
 }
 
+/// A rank that has no arguments for the call.
+TEST(ClusterErrors, OfARankThatRefuses) {
+  if (world().size() == 1) GTEST_SKIP() << "one rank";
+  Call call;
+  const std::string error = error_of([&] {
+    if (is_last()) cluster::refuse(world(), "no tokens");
+    call.forward();
+  });
+  EXPECT_NE(error.find("rank " + std::to_string(world().size() - 1) + ": no tokens"), std::string::npos) << error;
+}
+
 /// After an error the ranks are still in step.
 TEST(ClusterErrors, LeaveTheNextCallAlone) {
   Call wrong, right;

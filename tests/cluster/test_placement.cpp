@@ -25,6 +25,11 @@ TEST(ClusterPlacement, ByHand) {
   EXPECT_EQ(shards.ranges(1), std::vector<TokenRange>());
   EXPECT_EQ(shards.ranges(2), (std::vector<TokenRange>{{5, 17}}));
   EXPECT_EQ(shards.chunks(), 3);
+  const std::vector<TokenRange> own[] = {{{10, 15}, {0, 5}}, {{5, 10}}};
+  const Placement ranges = Placement::of_ranges(own, 3);
+  EXPECT_EQ(ranges.ranges(0), (std::vector<TokenRange>{{0, 5}, {10, 15}}));
+  EXPECT_EQ(ranges.chunk(0), (TokenRange{10, 13}));
+  EXPECT_EQ(ranges.chunk(4), (TokenRange{5, 8}));
 }
 
 /// Every token is somewhere, once; a shard that is taken and put back is where it was.
@@ -74,6 +79,10 @@ TEST(ClusterPlacement, BadInput) {
   EXPECT_EQ(error_of([] { Placement::zigzag(-1, 0, -1); }),
             "[Placement::zigzag] there are -1 tokens, must be 0 or more; there are 0 ranks, must be at least 1; chunk "
             "is -1, must be 0 or more tokens");
+  const std::vector<TokenRange> gap[] = {{{0, 4}}, {{5, 8}}};
+  EXPECT_EQ(
+      error_of([&] { Placement::of_ranges(gap); }),
+      "[Placement::of_ranges] the range 5 to 8 must begin at 4, where the one before it ends, and not be reversed");
   EXPECT_EQ(error_of([] { Placement::of_shards({}); }), "[Placement::of_shards] there must be at least one rank");
   Array<4> whole(DType::float32, {1, 1, 10, 2}), shard(DType::float32, {1, 1, 4, 2});
   const Placement placement = Placement::contiguous(10, 2, 5);

@@ -11,16 +11,16 @@ A call that the library cannot compute (another device, other dtypes, wrong argu
 the reason, enable(warn=True) warns and enable(strict=True) raises.
 """
 
-from ._torch.attention import attention
-from ._torch.convolution import causal_convolution
-from ._torch.flex import explain_flex_attention, explain_flex_attention_backward, flex_attention
-from ._torch.linear import linear_attention
-from ._torch.masks import mask_counts
-from ._torch.enabling import disable, enable, enabled
-from ._torch.sdpa import explain, explain_backward, scaled_dot_product_attention
-from ._torch.statistics import attention_statistics
-from ._torch.threads import share_threads
-from ._torch.weights import attention_weights
+from .._torch.attention import attention
+from .._torch.convolution import causal_convolution
+from .._torch.flex import explain_flex_attention, explain_flex_attention_backward, flex_attention
+from .._torch.linear import linear_attention
+from .._torch.masks import mask_counts
+from .._torch.enabling import disable, enable, enabled
+from .._torch.sdpa import explain, explain_backward, scaled_dot_product_attention
+from .._torch.statistics import attention_statistics
+from .._torch.threads import share_threads
+from .._torch.weights import attention_weights
 
 __all__ = ["attention", "attention_statistics", "attention_weights", "causal_convolution", "disable", "enable",
            "enabled", "explain", "explain_backward", "explain_flex_attention", "explain_flex_attention_backward",

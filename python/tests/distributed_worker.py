@@ -1,0 +1,239 @@
+"""One rank of test_torch_distributed.py, which starts several by python -m torch.distributed.run."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+
+import attention_cpp
+import attention_cpp.torch as drop_in
+from attention_cpp.torch import distributed
+from attention_cpp.torch.distributed import DistributedAttention, Placement
+
+B, H, HK, D = 2, 6, 3, 8
+CLOSE = dict(rtol=1e-10, atol=1e-11)  # float64
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def shards(placement, *tensors):
+    return [placement.take(x, 2).requires_grad_() for x in tensors]
+
+
+def expect(placement, name, mine, whole, dim=2):
+    torch.testing.assert_close(mine, placement.take(whole, dim), **CLOSE, msg=lambda text: f"{name}: {text}")
+
+
+def case_options():
+    """Every option of the whole, whatever its shape, against one process."""
+    L = 40
+    bias, rows = draw(B, H, L, L, seed=5), draw(1, H, 1, L, seed=6)
+    table = {
+        "plain": {}, "causal": {"causal": True}, "window": {"window": (5, 2)}, "softcap": {"softcap": 1.5},
+        "lengths": {"key_length": [17, 40]}, "sink": {"sink": draw(H, seed=7).float()},
+        "slopes": {"alibi_slopes": draw(H, seed=8).abs().float()}, "dropout": {"dropout": 0.3, "seed": 5},
+        "segments": {"query_segment_ids": torch.arange(L) // 13, "key_segment_ids": torch.arange(L) // 13},
+        "bias": {"bias": bias}, "bias of keys": {"bias": rows},
+        "mask": {"mask": draw(1, 1, L, L, seed=9) > -1},
+        "blocks": {"blocks": (draw(1, H, 5, 5, seed=10) > -0.5, 8, 8)},
+    }
+    for kind in ("contiguous", "zigzag", "striped"):
+        placement = Placement(kind, L, 4)
+        for schedule in ("ring", "gather"):
+            for name, options in table.items():
+                check_options(placement, schedule, name, options)
+
+
+def check_options(placement, schedule, name, options):
+    L = placement.tokens
+    whole = [draw(B, heads, L, D, seed=seed).requires_grad_() for seed, heads in enumerate((H, HK, HK))]
+    given, of_rank = dict(options), dict(options)
+    sources, own = list(whole), shards(placement, *(x.detach() for x in whole))
+    if "bias" in options:
+        given["bias"] = options["bias"].clone().requires_grad_()
+        has_rows = options["bias"].shape[2] == L
+        of_rank["bias"] = (placement.take(options["bias"], 2) if has_rows else options["bias"].clone()).requires_grad_()
+        sources.append(given["bias"])
+    if "mask" in options:
+        of_rank["mask"] = placement.take(options["mask"], 2)
+    out, lse = drop_in.attention(*whole, return_lse=True, **given)
+    mine, mine_lse = distributed.attention(*own, placement, schedule=schedule, return_lse=True, **of_rank)
+    expect(placement, name, mine, out.detach())
+    expect(placement, name, mine_lse, lse.detach())
+    gradient, of_lse = draw(*out.shape, seed=20), draw(*lse.shape, seed=21)
+    torch.autograd.backward([out, lse], [gradient, of_lse])
+    torch.autograd.backward([mine, mine_lse], [placement.take(gradient, 2), placement.take(of_lse, 2)])
+    for x, x_own in zip(whole, own):
+        expect(placement, f"gradient with {name}", x_own.grad, x.grad)
+    if "bias" in options:
+        grad = given["bias"].grad
+        torch.testing.assert_close(of_rank["bias"].grad, placement.take(grad, 2) if has_rows else grad, **CLOSE)
+
+
+def case_ring_functions():
+    """The placements of ring-flash-attention: parts of equal length by rank, of each sequence."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    n = 12
+    q, k, v = (draw(B, n * size, heads, D, seed=seed) for seed, heads in enumerate((H, HK, HK)))
+    gradient = draw(*q.shape, seed=4)
+    for name, part in (("ring", [rank]), ("zigzag_ring", [rank, 2 * size - 1 - rank])):
+        def own(x, part=part):
+            pieces = x.chunk(len(part) * size, 1)
+            return torch.cat([pieces[piece] for piece in part], 1)
+
+        for causal in (False, True):
+            inputs = [x.clone().requires_grad_() for x in (q, k, v)]
+            out = attention_cpp.flash_attn.flash_attn_func(*inputs, causal=causal)
+            out.backward(gradient)
+            mine = [own(x).requires_grad_() for x in (q, k, v)]
+            function = getattr(distributed, f"{name}_flash_attn_func")
+            result, lse, _ = function(*mine, causal=causal, return_attn_probs=True)
+            result.backward(own(gradient))
+            torch.testing.assert_close(result, own(out.detach()), **CLOSE)
+            assert lse.shape == (B, H, n)
+            for x, x_own in zip(inputs, mine):
+                torch.testing.assert_close(x_own.grad, own(x.grad), **CLOSE)
+            packed = torch.stack([own(x) for x in (q, q, q)], 2)
+            torch.testing.assert_close(
+                getattr(distributed, f"{name}_flash_attn_qkvpacked_func")(packed, causal=causal),
+                own(attention_cpp.flash_attn.flash_attn_func(q, q, q, causal=causal)), **CLOSE)
+
+
+def case_varlen():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    lengths = [4, 10, 2]  # on each rank
+    starts = torch.tensor([0, 4, 14, 16], dtype=torch.int32)
+    whole = [[draw(length * size, heads, D, seed=10 * n + seed) for seed, heads in enumerate((H, HK, HK))]
+             for n, length in enumerate(lengths)]
+    for name, part in (("ring", [rank]), ("zigzag_ring", [rank, 2 * size - 1 - rank])):
+        def own(x, part=part):
+            pieces = x.chunk(len(part) * size, 0)
+            return torch.cat([pieces[piece] for piece in part])
+
+        inputs = [torch.cat([own(sequence[n]) for sequence in whole]).requires_grad_() for n in range(3)]
+        out = getattr(distributed, f"{name}_flash_attn_varlen_func")(*inputs, starts, 10, causal=True)
+        expected = torch.cat([own(attention_cpp.flash_attn.flash_attn_func(*(x[None] for x in sequence),
+                                                                           causal=True)[0]) for sequence in whole])
+        torch.testing.assert_close(out, expected, **CLOSE)
+        out.sum().backward()
+        assert all(x.grad is not None for x in inputs)
+
+
+PACKED = [0, 5, 5, 17, 30, 36]
+
+
+def case_llama3():
+    """Packed sequences that ranks share, one of them empty."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    starts = torch.tensor(PACKED, dtype=torch.int32)
+    q, k, v = (draw(36, heads, D, seed=seed).requires_grad_() for seed, heads in enumerate((H, HK, HK)))
+    for causal in (False, True):
+        out = attention_cpp.flash_attn.flash_attn_varlen_func(q, k, v, starts, starts, 13, 13, causal=causal)
+        of_whole = torch.autograd.grad(out.sin().sum(), (q, k, v))
+        mine = [x.detach().chunk(size)[rank].clone().requires_grad_() for x in (q, k, v)]
+        *prepared, keys = distributed.llama3_flash_attn_prepare_cu_seqlens(starts, causal, rank, size)
+        assert keys.start <= rank * 36 // size and keys.stop >= (rank + 1) * 36 // size
+        result = distributed.llama3_flash_attn_varlen_func(*mine, *prepared, 1, keys, causal=causal)
+        torch.testing.assert_close(result, out.detach().chunk(size)[rank], **CLOSE)
+        for x, whole in zip(torch.autograd.grad(result.sin().sum(), mine), of_whole):
+            torch.testing.assert_close(x, whole.chunk(size)[rank], **CLOSE)
+
+
+def case_transformers():
+    """A model of transformers whose sequence the ranks share: logits and gradients of one process."""
+    import transformers
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(1)
+    config = transformers.LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+                                      num_attention_heads=4, num_key_value_heads=2)
+    model = transformers.LlamaForCausalLM(config).double()
+    ids = torch.randint(50, (1, 36))
+    positions = torch.cat([torch.arange(b - a) for a, b in zip(PACKED, PACKED[1:])])[None]
+    sequences = [model(ids[:, a:b]).logits for a, b in zip(PACKED, PACKED[1:]) if a < b]
+    whole = torch.cat(sequences, 1)
+    whole.sin().sum().backward()
+    expected = {name: x.grad.clone() for name, x in model.named_parameters()}
+    model.zero_grad()
+    distributed.substitute_hf_flash_attn()
+    model.set_attn_implementation("ring_attention")
+    distributed.update_ring_flash_attn_params(torch.tensor(PACKED))
+    logits = model(input_ids=ids.chunk(size, 1)[rank], position_ids=positions.chunk(size, 1)[rank]).logits
+    torch.testing.assert_close(logits, whole.detach().chunk(size, 1)[rank], rtol=1e-8, atol=1e-9)
+    logits.sin().sum().backward()
+    for name, x in model.named_parameters():
+        dist.all_reduce(x.grad)
+        torch.testing.assert_close(x.grad, expected[name], rtol=1e-7, atol=1e-8, msg=lambda text: f"{name}: {text}")
+
+
+def case_ulysses():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    heads = 2 * size
+    q, k, v = (draw(B, 8 * size, heads, D, seed=seed) for seed in range(3))
+    inputs = [x.clone().requires_grad_() for x in (q, k, v)]
+    out = attention_cpp.flash_attn.flash_attn_func(*inputs, causal=True)
+    out.sin().sum().backward()
+    mine = [x.chunk(size, 1)[rank].clone().requires_grad_() for x in (q, k, v)]
+    result = DistributedAttention(attention_cpp.flash_attn.flash_attn_func)(*mine, causal=True)
+    result.sin().sum().backward()
+    assert torch.equal(result, out.detach().chunk(size, 1)[rank])
+    for x, x_own in zip(inputs, mine):
+        assert torch.equal(x_own.grad, x.grad.chunk(size, 1)[rank])
+
+
+def case_dropout_without_seed():
+    """All ranks draw the same weights: a rank's seed would make them another sum."""
+    placement = Placement("zigzag", 24, 4)
+    q = placement.take(draw(B, H, 24, D), 2)
+    torch.manual_seed(dist.get_rank())
+    first = distributed.attention(q, q, q, placement, dropout=0.5)
+    torch.manual_seed(dist.get_rank())
+    assert torch.equal(distributed.attention(q, q, q, placement, dropout=0.5), first)
+
+
+def case_errors():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    placement = Placement("contiguous", 24, 4)
+    q = placement.take(draw(B, H, 24, D), 2)
+
+    def error_of(call):
+        try:
+            call()
+        except (attention_cpp.Error, TypeError) as error:
+            return str(error)
+        return ""
+
+    wrong = q[..., :4] if rank == size - 1 else q
+    error = error_of(lambda: distributed.attention(q, wrong, q, placement))
+    assert "k (2, 6, 8, 4) must be (B, Hk, Lk, D) with D = 8" in error
+    assert rank == size - 1 or f"rank {size - 1}: " in error
+    causal = rank == 0
+    assert "differ in the options" in error_of(lambda: distributed.attention(q, q, q, placement, causal=causal))
+    options = {"softcap": "big"} if rank == size - 1 else {}
+    assert "softcap must be" in error_of(lambda: distributed.attention(q, q, q, placement, **options))
+    x = draw(B, 5, H, D)
+    assert "must have an even number" in error_of(lambda: distributed.zigzag_ring_flash_attn_func(x, x, x))
+    assert "schedule is 'star'" in error_of(lambda: distributed.attention(q, q, q, placement, schedule="star"))
+    assert "kind is 'ring'" in error_of(lambda: Placement("ring", 24))
+    heads = draw(B, 4, size + 1, D)
+    assert size == 1 or "must be a multiple" in error_of(
+        lambda: DistributedAttention(attention_cpp.flash_attn.flash_attn_func)(heads, heads, heads))
+    distributed.attention(q, q, q, placement)  # the ranks are still in step
+
+
+def main():
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    import attention_cpp.flash_attn  # noqa: F401
+
+    for name in sys.argv[1:]:
+        globals()[f"case_{name}"]()
+        dist.barrier()
+        if dist.get_rank() == 0:
+            print(f"{name}: ok", flush=True)
+    dist.destroy_process_group()
+
+
+main()
