@@ -4,7 +4,7 @@
 // #include <cstdio>
 // #include "attn/cluster.h"
 // int main() {
-//   const auto placement = attn::cluster::Placement::zigzag(1'000'000, 16);
+//   const auto placement = attn::cluster::Placement::zigzag(262'144, 16);
 //   for (const attn::cluster::TokenRange& range : placement.ranges(3))
 //     std::printf("rank 3 has the tokens %ld to %ld\n", long(range.begin), long(range.end - 1));
 //   const attn::cluster::ClusterShape shape = {.H = 32, .Hk = 8, .D = 128, .Dv = 128, .dtype = attn::DType::bfloat16};
@@ -168,6 +168,13 @@ struct ClusterShape {
   int64_t B = 1, H = 1, Hk = 1, D = 64, Dv = 64;
   DType dtype = DType::float32;
 };
+/// Merges the attention states of all ranks: each has (out, lse) of the same queries over keys of its own, and gets
+/// those over the keys of all. So ranks decode with a KV cache that they share: each attends to the tokens that it has.
+///   out [B, H, Lq, Dv] and lse [B, H, Lq], of one shape on all ranks, both float32 or float64; a rank without keys has
+///   (0, -infinity). A sink belongs to the state of one rank only.
+/// A rank sends 2 (R - 1) / R states. The bits depend on which rank has which keys. Throws Error as attention() does.
+void merge(Communicator& ranks, View<4> out, View<3> lse);
+
 /// For a rank that cannot make the call that the others make, as it has not got its arguments: it takes its part in
 /// their agreement, and the call is an Error with this reason on all ranks, here too.
 [[noreturn]] void refuse(Communicator& ranks, const std::string& reason);

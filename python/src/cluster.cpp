@@ -181,6 +181,18 @@ void backward(nb::handle ranks_object, const nb::tuple& queries, const nb::tuple
                                     call.to, call.options, call.dlse, call.schedule);
 }
 
+void merge(nb::handle ranks_object, nb::handle out, nb::handle lse) {
+  PythonRanks ranks(ranks_object);
+  Arguments in("merge");
+  const auto [out_view, lse_view] = prepared(ranks, [&] {
+    const std::pair<attn::View<4>, attn::View<3>> views = {in.output<4>("out", out), in.output<3>("lse", lse)};
+    in.done();
+    return views;
+  });
+  const nb::gil_scoped_release unlocked;
+  attn::cluster::merge(ranks, out_view, lse_view);
+}
+
 void refuse(nb::handle ranks_object, const std::string& reason) {
   PythonRanks ranks(ranks_object);
   const nb::gil_scoped_release unlocked;
@@ -202,6 +214,7 @@ std::vector<std::tuple<int64_t, int64_t>> ranges(const nb::tuple& placement, int
 void add_cluster(nb::module_& m) {
   m.def("cluster_forward", &forward);
   m.def("cluster_backward", &backward);
+  m.def("cluster_merge", &merge);
   m.def("cluster_ranges", &ranges);
   m.def("cluster_refuse", &refuse);
 }

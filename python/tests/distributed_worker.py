@@ -183,6 +183,17 @@ def case_ulysses():
         assert torch.equal(x_own.grad, x.grad.chunk(size, 1)[rank])
 
 
+def case_merge():
+    """Decoding: each rank has a third of the keys."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    q, k, v = draw(B, H, 1, D), draw(B, HK, 30, D, seed=1), draw(B, HK, 30, D, seed=2)
+    whole, whole_lse = drop_in.attention(q, k, v, return_lse=True)
+    own = [x.chunk(size, 2)[rank] for x in (k, v)]
+    out, lse = distributed.merge(*drop_in.attention(q, *own, return_lse=True))
+    torch.testing.assert_close(out, whole, **CLOSE)
+    torch.testing.assert_close(lse, whole_lse, **CLOSE)
+
+
 def case_dropout_without_seed():
     """All ranks draw the same weights: a rank's seed would make them another sum."""
     placement = Placement("zigzag", 24, 4)

@@ -27,7 +27,7 @@ def run(ranks, *cases):
 
 
 def test_three_ranks():
-    run(3, "options", "ring_functions", "varlen", "llama3", "ulysses", "dropout_without_seed", "errors")
+    run(3, "options", "ring_functions", "varlen", "llama3", "ulysses", "merge", "dropout_without_seed", "errors")
 
 
 def test_one_and_two_ranks():

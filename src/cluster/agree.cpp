@@ -136,6 +136,12 @@ std::vector<Status> gather(Communicator& ranks, const char* operation, Status mi
               {"rank " + std::to_string(rank) + ": " + texts.substr(rank * longest, all[rank].reason_bytes)});
 }
 
+Error differ(const char* operation, const char* what, int rank, int first) {
+  return {operation,
+          {std::string("rank ") + std::to_string(rank) + " and rank " + std::to_string(first) + " differ in " + what +
+           ", must be the same on all ranks"}};
+}
+
 }  // namespace
 
 uint32_t agree(Communicator& ranks, const char* operation, const std::vector<std::string>& reasons, const Whole& whole,
@@ -147,21 +153,33 @@ uint32_t agree(Communicator& ranks, const char* operation, const std::vector<std
   Status mine = reasons.empty() ? status_of(whole, rows, schedule) : Status{};
   mine.wants = wants;
   const std::vector<Status> all = gather(ranks, operation, mine, joined(reasons));
-  const auto differ = [&](const char* what, int rank, int first) {
-    return Error(operation, {std::string("rank ") + std::to_string(rank) + " and rank " + std::to_string(first) +
-                             " differ in " + what + ", must be the same on all ranks"});
-  };
   uint32_t all_bits = 0;
   for (const Status& status : all) all_bits |= status.wants.bits;
   for (int rank = 0; rank < ranks.size(); ++rank) {
     const Status& status = all[rank];
     for (int part = 0; part < kParts; ++part) {
-      if (status.sums[part] != all[0].sums[part]) throw differ(kNames[part], rank, 0);
+      if (status.sums[part] != all[0].sums[part]) throw differ(operation, kNames[part], rank, 0);
     }
     if (status.wants.bits != (all_bits & status.wants.known))
-      throw differ("the gradients that they want or have", rank, rank == 0 ? 1 : 0);
+      throw differ(operation, "the gradients that they want or have", rank, rank == 0 ? 1 : 0);
   }
   return all_bits;
+}
+
+void agree_on_shape(Communicator& ranks, const char* operation, const std::vector<std::string>& reasons,
+                    const Shape<4>& size, DType dtype) {
+  if (ranks.size() == 1) {
+    if (!reasons.empty()) throw Error(operation, reasons);
+    return;
+  }
+  Sum sum;
+  for (const int64_t n : size) sum.add(n);
+  sum.add(dtype);
+  Status mine{};
+  mine.sums[kShapes] = sum.value();
+  const std::vector<Status> all = gather(ranks, operation, mine, joined(reasons));
+  for (int rank = 1; rank < ranks.size(); ++rank)
+    if (all[rank].sums[kShapes] != all[0].sums[kShapes]) throw differ(operation, kNames[kShapes], rank, 0);
 }
 
 void refuse(Communicator& ranks, const std::string& reason) {

@@ -85,6 +85,10 @@ struct Wants {
 uint32_t agree(Communicator& ranks, const char* operation, const std::vector<std::string>& reasons, const Whole& whole,
                const AttentionOptions& rows, Schedule schedule, Wants wants);
 
+/// The same for a call of which only the shape of an array must agree.
+void agree_on_shape(Communicator& ranks, const char* operation, const std::vector<std::string>& reasons,
+                    const Shape<4>& size, DType dtype);
+
 /// The reasons of the Error that `check` throws.
 std::vector<std::string> reasons_of(const std::function<void()>& check);
 

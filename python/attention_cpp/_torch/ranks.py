@@ -219,3 +219,19 @@ def attention(q: Tensor, k: Tensor, v: Tensor, placement: Placement, *, key_plac
         given = as_tensors("attention", options)
     out, lse = over_ranks(ranks, placement, key_placement or placement, q, k, v, given, schedule)
     return (out, lse) if return_lse else out
+
+
+def merge(out: Tensor, lse: Tensor, group: dist.ProcessGroup | None = None) -> tuple[Tensor, Tensor]:
+    """Merges the attention states of all ranks, each over keys of its own, into that over the keys of all.
+
+        >>> out, lse = merge(*cache.attend(q, [sequence], causal=False, return_lse=True), group)
+
+    out [B, H, Lq, Dv] and lse [B, H, Lq] of the same queries, float32 or float64; a rank without keys has (0, -inf).
+    So ranks decode with a KV cache that they share. Returns new tensors, the same on all ranks, without gradients.
+    """
+    ranks = RanksOf.group(group)
+    with ranks.refusing():
+        check("merge", out=(out, "B H Lq Dv"), lse=(lse, "B H Lq"))
+    out, lse = out.detach().clone(), lse.detach().clone()
+    _core.cluster_merge(ranks, readable(out), readable(lse))
+    return out, lse

@@ -7,7 +7,8 @@
     >>> out = attention(q, k, v, placement, causal=True)
 
 attention() takes every option of the operator. Keys and values of other ranks come while a rank computes; results have
-the same bits for any number of ranks with the same kind and chunk of placement.
+the same bits for any number of ranks with the same kind and chunk of placement. merge() joins what each rank has
+computed with its part of a KV cache.
 
 The other functions have the signatures of ring-flash-attention and DeepSpeed-Ulysses, whose placements follow from the
 shapes. Every rank of the group must make each call, and its backward.
@@ -15,7 +16,7 @@ shapes. Every rank of the group must make each call, and its backward.
 
 from .._torch.llama3 import (llama3_flash_attn_prepare_cu_seqlens, llama3_flash_attn_varlen_func,
                              substitute_hf_flash_attn, update_ring_flash_attn_params)
-from .._torch.ranks import Placement, attention
+from .._torch.ranks import Placement, attention, merge
 from .._torch.ring import (ring_flash_attn_func, ring_flash_attn_kvpacked_func, ring_flash_attn_qkvpacked_func,
                            ring_flash_attn_varlen_func, ring_flash_attn_varlen_kvpacked_func,
                            ring_flash_attn_varlen_qkvpacked_func, zigzag_ring_flash_attn_func,
@@ -25,7 +26,7 @@ from .._torch.ring import (ring_flash_attn_func, ring_flash_attn_kvpacked_func, 
 from .._torch.ulysses import DistributedAttention
 
 __all__ = ["DistributedAttention", "Placement", "attention", "llama3_flash_attn_prepare_cu_seqlens",
-           "llama3_flash_attn_varlen_func", "ring_flash_attn_func", "ring_flash_attn_kvpacked_func",
+           "llama3_flash_attn_varlen_func", "merge", "ring_flash_attn_func", "ring_flash_attn_kvpacked_func",
            "ring_flash_attn_qkvpacked_func", "ring_flash_attn_varlen_func", "ring_flash_attn_varlen_kvpacked_func",
            "ring_flash_attn_varlen_qkvpacked_func", "zigzag_ring_flash_attn_func",
            "zigzag_ring_flash_attn_kvpacked_func", "zigzag_ring_flash_attn_qkvpacked_func",
