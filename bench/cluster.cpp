@@ -1,8 +1,11 @@
 // attn_cluster_bench: attention over ranks beside the same attention on one rank that has all their threads.
 //
-//   mpirun -n 2 build/release/bench/attn_cluster_bench --tokens=16384 --causal
+//   mpirun --bind-to none -n 2 build/release/bench/attn_cluster_bench --tokens=16384 --causal
 //
 // Both are measured in turn, in one job. While rank 0 computes alone, the others sleep. Results are compared first.
+// Each rank binds itself to cores of its own, and rank 0 to all of them for the other measurement.
+#include <sched.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -10,6 +13,7 @@
 #include <cstdio>
 #include <limits>
 #include <map>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -60,6 +64,25 @@ Placement placement_of(const Settings& s, int ranks) {
   return Placement::zigzag(s.tokens, ranks, s.chunk);
 }
 
+/// The cores that this process may use.
+std::vector<int> allowed_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  sched_getaffinity(0, sizeof set, &set);
+  std::vector<int> cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  return cores;
+}
+
+/// Binds this thread, and those that it starts, to some of the cores.
+void run_on(std::span<const int> cores) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int core : cores) CPU_SET(core, &set);
+  sched_setaffinity(0, sizeof set, &set);
+}
+
 /// Sleeps until rank 0 has something to say: a rank that waits inside MPI would use its core.
 void wait_for_rank_0(Communicator& ranks) {
   char byte = 0;
@@ -94,6 +117,7 @@ class Measurement {
   /// Forward and backward of all ranks, from the moment when all are there to that when the last one is done.
   double on_ranks() {
     attn::set_thread_count(s_.threads);
+    run_on(std::span(cores_).subspan(static_cast<size_t>(ranks_.rank() * s_.threads), static_cast<size_t>(s_.threads)));
     barrier();
     const double start = seconds_now();
     attn::cluster::attention(ranks_, placement_, mine_.q.view<4>(), mine_.k.view<4>(), mine_.v.view<4>(),
@@ -108,6 +132,7 @@ class Measurement {
   /// The same on rank 0.
   double on_one() {
     double seconds = 0;
+    run_on(cores_);
     if (ranks_.rank() == 0) {
       attn::set_thread_count(s_.threads * ranks_.size());
       seconds = seconds_of([&] {
@@ -164,6 +189,7 @@ class Measurement {
   }
 
   Communicator& ranks_;
+  const std::vector<int> cores_ = allowed_cores();
   const Settings s_;
   const Placement placement_;
   const Arrays whole_, mine_;
@@ -171,6 +197,12 @@ class Measurement {
 };
 
 int run(Communicator& ranks, const Settings& s) {
+  const size_t cores = allowed_cores().size(), needed = static_cast<size_t>(ranks.size() * s.threads);
+  if (cores < needed) {
+    std::fprintf(stderr, "rank %d may use %zu cores, needs %zu, those of all ranks: mpirun --bind-to none\n",
+                 ranks.rank(), cores, needed);
+    return 1;
+  }
   Measurement measurement(ranks, s);
   const double difference = measurement.difference();
   const bool wrong = !(difference < (s.dtype == DType::float32 ? 1e-5 : 2e-2));

@@ -47,7 +47,7 @@ PROGRAMS = {
     "python": ("nanobind/", "unistd.h"),
     "examples": (),
     "bench": (
-        "CLI/", "commit.h", "malloc.h", "nlohmann/", "omp.h", "oneapi/dnnl/", "regex", "sys/",
+        "CLI/", "commit.h", "sched.h", "malloc.h", "nlohmann/", "omp.h", "oneapi/dnnl/", "regex", "sys/",
     ),
     "tests": (
         "gtest/", "gmock/", "linux/", "nlohmann/", "png.h", "sys/", "unistd.h", "malloc.h", "sched.h", "pthread.h",
