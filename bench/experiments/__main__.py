@@ -13,6 +13,7 @@ NAMES = {
     "lstm": "LSTM against attention: language modelling and copying",
     "sentences": "sentiment: bag of words, convolution, LSTM, attention and a pretrained encoder",
     "positions": "position encodings, read beyond the length of their training",
+    "choices": "scaling of scores, place of the norm, warm-up, dropout, recomputation, packing",
     "precision": "float32, bfloat16 and float16: loss, time, memory",
     "kinds": "what heads attend to, beside what texts say of BERT",
 }
