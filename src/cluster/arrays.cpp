@@ -3,22 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "attention/elements.h"
 #include "core/numbers.h"
 
 namespace attn::cluster {
 namespace {
 
 constexpr int64_t kTask = 1 << 16;  // elements
-
-void store_element(void* data, DType dtype, int64_t at, double value) {
-  switch (dtype) {
-    case DType::float32: static_cast<float*>(data)[at] = static_cast<float>(value); break;
-    case DType::float64: static_cast<double*>(data)[at] = value; break;
-    case DType::bfloat16: static_cast<bfloat16*>(data)[at] = bfloat16(static_cast<float>(value)); break;
-    case DType::float16: static_cast<float16*>(data)[at] = float16(static_cast<float>(value)); break;
-    default: break;  // no result is of another type
-  }
-}
 
 /// body(row, offset of its first element) for every row of the last axis.
 template <class Pointer, class Body>
@@ -69,7 +60,8 @@ void store(const Array& from, const View<4>& to) {
       const double value = !from                            ? 0
                            : from.dtype() == DType::float64 ? from.data<double>()[at]
                                                             : from.data<float>()[at];
-      store_element(to.data, to.dtype, offset + d * to.stride[3], value);
+      detail::store_element(to.dtype, static_cast<char*>(to.data) + (offset + d * to.stride[3]) * size_of(to.dtype),
+                            value);
     }
   });
 }

@@ -1,10 +1,10 @@
 // Placements: how a whole is cut into chunks, in which order they are, and how ranks share the order.
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <numeric>
 
 #include "attn/cluster.h"
+#include "cluster/arrays.h"
 #include "core/checker.h"
 #include "core/numbers.h"
 
@@ -32,15 +32,6 @@ std::vector<int64_t> even_cuts(int64_t chunks, int ranks) {
   return cuts;
 }
 
-/// Rows of one head, which are tokens [range) of the whole, to or from the shard.
-void copy_rows(const char* from, int64_t from_stride, char* to, int64_t to_stride, int64_t rows, int64_t n,
-               int64_t from_step, int64_t to_step, int64_t bytes) {
-  for (int64_t row = 0; row < rows; ++row)
-    for (int64_t d = 0; d < n; ++d)
-      std::memcpy(to + (row * to_stride + d * to_step) * bytes, from + (row * from_stride + d * from_step) * bytes,
-                  static_cast<size_t>(bytes));
-}
-
 void check_copy(const char* name, const Placement& placement, int rank, const ConstView<4>& whole,
                 const ConstView<4>& shard) {
   Checker checker(name);
@@ -57,6 +48,17 @@ void check_copy(const char* name, const Placement& placement, int rank, const Co
     checker.require((whole.data || whole.empty()) && (shard.data || shard.empty()), "whole and shard must have data");
   }
   checker.done();
+}
+
+/// visit(tokens of the whole, the same tokens of the shard) for each range of a rank.
+template <class Whole, class Shard, class Visit>
+void each_range(const Placement& placement, int rank, const Whole& whole, const Shard& shard, const Visit& visit) {
+  int64_t row = 0;
+  for (const TokenRange& range : placement.ranges(rank)) {
+    const int64_t n = range.end - range.begin;
+    visit(whole.slice(2, range.begin, range.end), shard.slice(2, row, row + n));
+    row += n;
+  }
 }
 
 }  // namespace
@@ -172,36 +174,14 @@ std::vector<TokenRange> Placement::ranges(int rank) const {
 
 void take_shard(const Placement& placement, int rank, ConstView<4> whole, View<4> shard) {
   check_copy("take_shard", placement, rank, whole, shard);
-  const int64_t bytes = size_of(whole.dtype);
-  for (int64_t head = 0; head < whole.size[0] * whole.size[1]; ++head) {
-    const int64_t b = head / whole.size[1], h = head % whole.size[1];
-    int64_t row = 0;
-    for (const TokenRange& range : placement.ranges(rank)) {
-      const int64_t from = b * whole.stride[0] + h * whole.stride[1] + range.begin * whole.stride[2];
-      const int64_t to = b * shard.stride[0] + h * shard.stride[1] + row * shard.stride[2];
-      copy_rows(static_cast<const char*>(whole.data) + from * bytes, whole.stride[2],
-                static_cast<char*>(shard.data) + to * bytes, shard.stride[2], range.end - range.begin, whole.size[3],
-                whole.stride[3], shard.stride[3], bytes);
-      row += range.end - range.begin;
-    }
-  }
+  each_range(placement, rank, whole, shard,
+             [](const ConstView<4>& of_whole, const View<4>& of_shard) { copy(of_whole, of_shard); });
 }
 
 void put_shard(const Placement& placement, int rank, ConstView<4> shard, View<4> whole) {
   check_copy("put_shard", placement, rank, whole, shard);
-  const int64_t bytes = size_of(whole.dtype);
-  for (int64_t head = 0; head < whole.size[0] * whole.size[1]; ++head) {
-    const int64_t b = head / whole.size[1], h = head % whole.size[1];
-    int64_t row = 0;
-    for (const TokenRange& range : placement.ranges(rank)) {
-      const int64_t to = b * whole.stride[0] + h * whole.stride[1] + range.begin * whole.stride[2];
-      const int64_t from = b * shard.stride[0] + h * shard.stride[1] + row * shard.stride[2];
-      copy_rows(static_cast<const char*>(shard.data) + from * bytes, shard.stride[2],
-                static_cast<char*>(whole.data) + to * bytes, whole.stride[2], range.end - range.begin, whole.size[3],
-                shard.stride[3], whole.stride[3], bytes);
-      row += range.end - range.begin;
-    }
-  }
+  each_range(placement, rank, whole, shard,
+             [](const View<4>& of_whole, const ConstView<4>& of_shard) { copy(of_shard, of_whole); });
 }
 
 }  // namespace attn::cluster
