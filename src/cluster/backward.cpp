@@ -10,7 +10,6 @@
 #include "cluster/exchange.h"
 #include "cluster/query_sums.h"
 #include "cluster/sharded.h"
-#include "cluster/tree.h"
 
 namespace attn::cluster {
 namespace {
@@ -59,29 +58,26 @@ class Backward {
         wants_dv_(wants & kWantsDv),
         queries_(whole.sharding().queries, ranks.rank()),
         keys_(whole.sharding().keys, ranks.rank()),
-        dtype_(whole.shape().dtype == DType::float64 ? DType::float64 : DType::float32),
+        dtype_(sum_type(whole.shape().dtype)),
         dq_(queries_.end() - queries_.first(), FixedTree<Array>(whole.sharding().keys.chunks())),
         dkv_(keys_.end() - keys_.first(), FixedTree<KeyGradients>(whole.sharding().queries.chunks())),
-        dbias_(whole, queries_, to.dbias, wants & kOneBiasRow, dtype_) {}
+        dbias_(whole, queries_, to.dbias, wants & kOneBiasRow, dtype_, ranks.rank()) {}
 
   /// All pairs with the keys of one step.
   void add(KeyExchange& exchange, int step) {
     const int source = exchange.source(step);
     const Placement& keys = whole_.sharding().keys;
     Return back;
-    size_t come = 0;
     for (int64_t j = keys.first_place(source); j < keys.first_place(source + 1); ++j) {
-      const bool has_come = come < exchange.places().size() && exchange.places()[come] == j;
       FixedTree<KeyGradients> tree(whole_.sharding().queries.chunks());
       for (int64_t i = queries_.first(); i < queries_.end(); ++i) {
-        const bool visible = has_come && whole_.visible(i, j);
-        Pair pair = visible ? compute(i, j, exchange.keys(come)) : Pair();
+        const bool visible = whole_.visible(i, j);
+        Pair pair = visible ? compute(i, j, exchange.keys(j)) : Pair();
         if (visible) exchange.progress();
         dq_[i - queries_.first()].add({0, j}, std::move(pair.dq), add_arrays);
         dbias_.add(i, j, std::move(pair.dbias));
         tree.add({0, i}, std::move(pair.keys), add_gradients);
       }
-      come += has_come;
       dbias_.end_keys(j);
       if (step == 0) add_nodes(j, tree.waiting());
       else if (wants_keys()) back.keep_sent(source, tree.waiting());
@@ -113,7 +109,7 @@ class Backward {
   struct Return {
     struct Node {
       int64_t key_place;
-      TreePlace place;
+      TreeNode node;
       std::optional<KeyGradients> value;
     };
     std::vector<KeyGradients> kept;  // until they have been sent
@@ -184,12 +180,9 @@ class Backward {
     const int from = (ranks_.rank() + step) % ranks_.size();
     const Placement& queries = whole_.sharding().queries;
     for (int64_t j = keys_.first(); j < keys_.end(); ++j) {
-      FixedTree<bool> tree(queries.chunks());
-      for (int64_t i = queries.first_place(from); i < queries.first_place(from + 1); ++i)
-        tree.add({0, i}, whole_.visible(i, j) ? std::optional(true) : std::nullopt, [](bool&, bool) {});
-      for (const auto& [place, value] : tree.waiting()) {
-        back.nodes.push_back({j, place, std::nullopt});
-        if (!value) continue;
+      for (const RankNode& node : nodes_of_rank(queries, from, [&](int64_t i) { return whole_.visible(i, j); })) {
+        back.nodes.push_back({j, node.node, std::nullopt});
+        if (!node.has_value) continue;
         back.nodes.back().value = new_key_gradients(j);
         Return::list(from, *back.nodes.back().value, back.received);
       }
@@ -202,7 +195,7 @@ class Backward {
   void wait_for_return() {
     if (return_.transfer) return_.transfer->wait();
     for (Return::Node& node : return_.nodes)
-      dkv_[node.key_place - keys_.first()].add(node.place, std::move(node.value), add_gradients);
+      dkv_[node.key_place - keys_.first()].add(node.node, std::move(node.value), add_gradients);
     return_ = {};
   }
 

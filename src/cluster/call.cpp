@@ -129,6 +129,15 @@ int64_t Whole::chunk_bytes(int64_t key_place) const {
   return shape_.B * shape_.Hk * (keys.end - keys.begin) * (shape_.D + shape_.Dv) * size_of(shape_.dtype);
 }
 
+std::vector<RankNode> nodes_of_rank(const Placement& queries, int rank, const std::function<bool(int64_t)>& has_value) {
+  FixedTree<bool> tree(queries.chunks());
+  for (int64_t i = queries.first_place(rank); i < queries.first_place(rank + 1); ++i)
+    tree.add({0, i}, has_value(i) ? std::optional(true) : std::nullopt, [](bool&, bool) {});
+  std::vector<RankNode> nodes;
+  for (const auto& [node, value] : tree.waiting()) nodes.push_back({node, value.has_value()});
+  return nodes;
+}
+
 // ------------------------------------------------------------------------------------------------------ pairs of
 // chunks
 

@@ -9,6 +9,7 @@
 
 #include "attention/problem.h"
 #include "attn/cluster.h"
+#include "cluster/tree.h"
 
 namespace attn::cluster {
 
@@ -58,6 +59,18 @@ class Whole {
   detail::Problem problem_;
   std::vector<Range> query_ids_, key_ids_;  // smallest and largest segment id: of batch element b, chunk c at b C + c
 };
+
+/// The type in which states and gradients are added up.
+inline DType sum_type(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
+
+/// A node of the tree over chunks of queries that a rank computes by itself.
+struct RankNode {
+  TreeNode node;
+  bool has_value;
+};
+/// Those of a rank, in the order in which they are exchanged; has_value(i): its chunk of queries at place i has a
+/// value.
+std::vector<RankNode> nodes_of_rank(const Placement& queries, int rank, const std::function<bool(int64_t)>& has_value);
 
 /// The options of a call on one chunk of queries and one of keys. `rows` has the mask and the bias of the rank's
 /// queries, of which the chunk begins at `first_row`. No sink: that is a state of its own.

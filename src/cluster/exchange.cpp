@@ -84,14 +84,14 @@ void KeyExchange::enter(int number) {
   if (steps_.front().transfer) steps_.front().transfer->wait();
 }
 
-ChunkKeys KeyExchange::keys(size_t n) const {
+ChunkKeys KeyExchange::keys(int64_t place) const {
   const Step& step = steps_.front();
-  const int64_t place = step.places[n];
   if (step.number == 0) {
     const TokenRange range = whole_.sharding().keys.chunk(place);
     const int64_t begin = own_.offset(place), end = begin + range.end - range.begin;
     return {k_.slice(2, begin, end), v_.slice(2, begin, end)};
   }
+  const auto n = std::lower_bound(step.places.begin(), step.places.end(), place) - step.places.begin();
   const Packed from = packed_at(whole_, place, static_cast<char*>(step.memory.data()) + step.offsets[n]);
   return {from.k, from.v};
 }

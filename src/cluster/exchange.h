@@ -28,9 +28,8 @@ class KeyExchange {
   int source(int step) const { return (rank_ - step + size_) % size_; }
   /// Starts what is to be under way, and waits for the keys of the step. Steps are asked for in order.
   void enter(int step);
-  /// The key places that have come in this step, in order, and the keys of one of them.
-  const std::vector<int64_t>& places() const { return steps_.front().places; }
-  ChunkKeys keys(size_t n) const;
+  /// The keys at a place of the rank of this step, to which some query of this rank may attend.
+  ChunkKeys keys(int64_t place) const;
   /// Lets messages proceed.
   void progress();
 

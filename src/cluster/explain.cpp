@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "cluster/exchange.h"
-#include "cluster/tree.h"
 #include "core/checker.h"
 
 namespace attn::cluster {
@@ -11,15 +10,11 @@ namespace {
 /// Gradients of keys that a rank sends to another, as nodes of the trees over its queries.
 int64_t gradient_bytes(const Whole& whole, int from, int to) {
   const Placement &queries = whole.sharding().queries, &keys = whole.sharding().keys;
-  const int64_t element = whole.shape().dtype == DType::float64 ? 8 : 4;
+  const int64_t element = size_of(sum_type(whole.shape().dtype));
   int64_t bytes = 0;
-  for (int64_t j = keys.first_place(to); j < keys.first_place(to + 1); ++j) {
-    FixedTree<bool> tree(queries.chunks());
-    for (int64_t i = queries.first_place(from); i < queries.first_place(from + 1); ++i)
-      tree.add({0, i}, whole.visible(i, j) ? std::optional(true) : std::nullopt, [](bool&, bool) {});
-    for (const auto& [place, value] : tree.waiting())
-      if (value) bytes += whole.chunk_bytes(j) / size_of(whole.shape().dtype) * element;
-  }
+  for (int64_t j = keys.first_place(to); j < keys.first_place(to + 1); ++j)
+    for (const RankNode& node : nodes_of_rank(queries, from, [&](int64_t i) { return whole.visible(i, j); }))
+      if (node.has_value) bytes += whole.chunk_bytes(j) / size_of(whole.shape().dtype) * element;
   return bytes;
 }
 

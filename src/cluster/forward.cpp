@@ -4,7 +4,6 @@
 #include "cluster/arrays.h"
 #include "cluster/exchange.h"
 #include "cluster/sharded.h"
-#include "cluster/tree.h"
 
 namespace attn::cluster {
 namespace {
@@ -27,18 +26,15 @@ class Forward {
         own_(whole.sharding().queries, ranks.rank()),
         states_(own_.end() - own_.first(), FixedTree<State>(whole.sharding().keys.chunks())) {}
 
-  /// The states over the keys that have come; of chunks that have not, nothing is visible.
+  /// The states over the keys of one step.
   void add(KeyExchange& exchange, int64_t first_place, int64_t end_place) {
     for (int64_t i = own_.first(); i < own_.end(); ++i) {
-      size_t come = 0;
       for (int64_t j = first_place; j < end_place; ++j) {
         std::optional<State> state;
-        const bool has_come = come < exchange.places().size() && exchange.places()[come] == j;
-        if (has_come && whole_.visible(i, j)) {
-          state = pair(i, j, exchange.keys(come));
+        if (whole_.visible(i, j)) {
+          state = pair(i, j, exchange.keys(j));
           exchange.progress();
         }
-        come += has_come;
         states_[i - own_.first()].add({0, j}, std::move(state), merge_states);
       }
     }
@@ -59,7 +55,7 @@ class Forward {
  private:
   State new_state(const TokenRange& range, bool zero) const {
     const ClusterShape& s = whole_.shape();
-    const DType dtype = s.dtype == DType::float64 ? DType::float64 : DType::float32;
+    const DType dtype = sum_type(s.dtype);
     const int64_t n = range.end - range.begin;
     return {Array(dtype, {s.B, s.H, n, s.Dv}, zero), Array(dtype, {s.B, s.H, n}, zero)};
   }

@@ -8,20 +8,15 @@
 namespace attn::cluster {
 namespace {
 
-/// The nodes that the chunks of a rank make.
-std::vector<TreePlace> nodes_of(const Placement& queries, int rank) {
-  FixedTree<bool> tree(queries.chunks());
-  for (int64_t i = queries.first_place(rank); i < queries.first_place(rank + 1); ++i)
-    tree.add({0, i}, true, [](bool&, bool) {});
-  std::vector<TreePlace> nodes;
-  for (const auto& [place, value] : tree.waiting()) nodes.push_back(place);
-  return nodes;
+/// The nodes of a rank, all of which have a value.
+std::vector<RankNode> nodes_of(const Placement& queries, int rank) {
+  return nodes_of_rank(queries, rank, [](int64_t) { return true; });
 }
 
 }  // namespace
 
 void QuerySums::add(int64_t place, const Array& x) { own_.add({0, place}, x, add_arrays); }
-void QuerySums::add_node(TreePlace node, const Array& x) { own_.add(node, x, add_arrays); }
+void QuerySums::add_node(TreeNode node, const Array& x) { own_.add(node, x, add_arrays); }
 
 Array QuerySums::of_all(Communicator& ranks) {
   const int64_t bytes = count_of(shape_.data(), static_cast<int>(shape_.size())) * size_of(dtype_);
@@ -38,11 +33,11 @@ Array QuerySums::of_all(Communicator& ranks) {
   FixedTree<Array> sum(queries_.chunks());
   for (int rank = 0; rank < ranks.size(); ++rank) {
     const char* from = static_cast<const char*>(all.data()) + rank * rank_bytes;
-    for (const TreePlace node : nodes_of(queries_, rank)) {
+    for (const RankNode& of_rank : nodes_of(queries_, rank)) {
       const Array value(dtype_, shape_, false);
       if (bytes > 0) std::memcpy(value.data(), from, static_cast<size_t>(bytes));
       from += bytes;
-      sum.add(node, value, add_arrays);
+      sum.add(of_rank.node, value, add_arrays);
     }
   }
   return sum.take_root().value_or(Array(dtype_, shape_));
@@ -50,7 +45,8 @@ Array QuerySums::of_all(Communicator& ranks) {
 
 // ----------------------------------------------------------------------------------------------------------- biases
 
-BiasGradient::BiasGradient(const Whole& whole, const RankChunks& queries, const View<4>& to, bool one_row, DType dtype)
+BiasGradient::BiasGradient(const Whole& whole, const RankChunks& queries, const View<4>& to, bool one_row, DType dtype,
+                           int rank)
     : whole_(whole),
       queries_(queries),
       to_(to),
@@ -63,11 +59,9 @@ BiasGradient::BiasGradient(const Whole& whole, const RankChunks& queries, const 
     of_queries_.assign(queries.end() - queries.first(), FixedTree<Array>(sharding.keys.chunks()));
   else if (!one_row_) store(Array(), to_);  // of pairs that are not visible
   if (!one_row_) return;
-  FixedTree<bool> tree(sharding.queries.chunks());
-  for (int64_t i = queries.first(); i < queries.end(); ++i) tree.add({0, i}, true, [](bool&, bool) {});
   const int64_t columns = for_all_keys() ? sharding.keys.chunks() : sharding.keys.tokens();
-  for (const auto& [place, value] : tree.waiting())
-    nodes_.emplace(place, Array(dtype, {to.size[0], to.size[1], 1, columns}));
+  for (const RankNode& of_rank : nodes_of(sharding.queries, rank))
+    nodes_.emplace(of_rank.node, Array(dtype, {to.size[0], to.size[1], 1, columns}));
 }
 
 View<4> BiasGradient::target(int64_t i, int64_t j, const ConstView<4>& part, std::optional<Array>& own) const {

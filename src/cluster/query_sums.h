@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "cluster/call.h"
-#include "cluster/tree.h"
 
 namespace attn::cluster {
 
@@ -19,7 +18,7 @@ class QuerySums {
   /// The array of a chunk of this rank; it may be changed afterwards by the sum.
   void add(int64_t place, const Array& x);
   /// A node over chunks of this rank.
-  void add_node(TreePlace node, const Array& x);
+  void add_node(TreeNode node, const Array& x);
   /// All ranks call it. The array has its values even where a rank has no queries.
   Array of_all(Communicator& ranks);
 
@@ -34,7 +33,7 @@ class QuerySums {
 class BiasGradient {
  public:
   /// one_row: the bias has one row for the queries of all ranks.
-  BiasGradient(const Whole& whole, const RankChunks& queries, const View<4>& to, bool one_row, DType dtype);
+  BiasGradient(const Whole& whole, const RankChunks& queries, const View<4>& to, bool one_row, DType dtype, int rank);
 
   /// Where a pair writes its gradient: in place, or in an array that becomes `own`. `part` is the pair's bias.
   View<4> target(int64_t i, int64_t j, const ConstView<4>& part, std::optional<Array>& own) const;
@@ -55,7 +54,7 @@ class BiasGradient {
   const DType dtype_;
   std::vector<FixedTree<Array>> of_queries_;  // one row a query, one column: sums over keys
   FixedTree<Array> of_keys_;                  // one row: those of one chunk of keys, over queries of the rank
-  std::map<TreePlace, Array> nodes_;          // and of all chunks of keys: [B, H, 1, Lk], or one column a chunk
+  std::map<TreeNode, Array> nodes_;           // and of all chunks of keys: [B, H, 1, Lk], or one column a chunk
 };
 
 }  // namespace attn::cluster

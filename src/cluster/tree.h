@@ -9,10 +9,10 @@
 namespace attn::cluster {
 
 /// A node: a leaf has level 0.
-struct TreePlace {
+struct TreeNode {
   int level = 0;
   int64_t index = 0;
-  auto operator<=>(const TreePlace&) const = default;
+  auto operator<=>(const TreeNode&) const = default;
 };
 
 /// Combines leaves 0 .. n - 1 by the binary tree over their numbers: node i of a level is nodes 2 i and 2 i + 1 of the
@@ -21,25 +21,25 @@ struct TreePlace {
 template <class Value>
 class FixedTree {
  public:
-  using Nodes = std::map<TreePlace, std::optional<Value>>;
+  using Nodes = std::map<TreeNode, std::optional<Value>>;
 
   explicit FixedTree(int64_t leaves) : leaves_(leaves) {}
 
   /// combine(Value& left, const Value& right): left becomes both.
   template <class Combine>
-  void add(TreePlace place, std::optional<Value> value, const Combine& combine) {
-    for (; int64_t{1} << place.level < leaves_; place = {place.level + 1, place.index / 2}) {
-      const int64_t sibling = place.index ^ 1;
-      if (sibling << place.level >= leaves_) continue;
-      const auto found = waiting_.find({place.level, sibling});
+  void add(TreeNode node, std::optional<Value> value, const Combine& combine) {
+    for (; int64_t{1} << node.level < leaves_; node = {node.level + 1, node.index / 2}) {
+      const int64_t sibling = node.index ^ 1;
+      if (sibling << node.level >= leaves_) continue;
+      const auto found = waiting_.find({node.level, sibling});
       if (found == waiting_.end()) break;
       std::optional<Value> other = std::move(found->second);
       waiting_.erase(found);
-      if (sibling < place.index) std::swap(value, other);
+      if (sibling < node.index) std::swap(value, other);
       if (value && other) combine(*value, *other);
       else if (!value) value = std::move(other);
     }
-    waiting_.emplace(place, std::move(value));
+    waiting_.emplace(node, std::move(value));
   }
 
   /// The nodes that wait for others, by level and number; once all leaves are there, the root alone.

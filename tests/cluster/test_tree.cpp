@@ -11,7 +11,7 @@ namespace attn::test {
 namespace {
 
 using cluster::FixedTree;
-using cluster::TreePlace;
+using cluster::TreeNode;
 using Text = std::optional<std::string>;
 
 void join(std::string& left, const std::string& right) { left = "(" + left + right + ")"; }
