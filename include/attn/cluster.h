@@ -43,7 +43,7 @@ struct Message {
   int64_t bytes = 0;
 };
 
-/// Messages under way.
+/// Messages that have been started.
 class Transfer {
  public:
   virtual ~Transfer() = default;
@@ -109,7 +109,6 @@ class Placement {
   TokenRange chunk(int64_t place) const { return {edges_[order_[place]], edges_[order_[place] + 1]}; }
   /// The places of a rank: from first_place(r) to first_place(r + 1).
   int64_t first_place(int rank) const { return cuts_[rank]; }
-  bool operator==(const Placement&) const = default;
 
  private:
   Placement(std::vector<int64_t> edges, std::vector<int64_t> order, std::vector<int64_t> cuts)
@@ -163,11 +162,6 @@ void attention_backward(Communicator& ranks, const Sharding& sharding, ConstView
                         const AttentionOptions& options = {}, ConstView<3> dlse = {},
                         Schedule schedule = Schedule::ring);
 
-/// Shapes and element type of the arrays of a call, but for their lengths.
-struct ClusterShape {
-  int64_t B = 1, H = 1, Hk = 1, D = 64, Dv = 64;
-  DType dtype = DType::float32;
-};
 /// Merges the attention states of all ranks: each has (out, lse) of the same queries over keys of its own, and gets
 /// those over the keys of all. So ranks decode with a KV cache that they share: each attends to the tokens that it has.
 ///   out [B, H, Lq, Dv] and lse [B, H, Lq], of one shape on all ranks, both float32 or float64; a rank without keys has
@@ -175,10 +169,15 @@ struct ClusterShape {
 /// A rank sends 2 (R - 1) / R states. The bits depend on which rank has which keys. Throws Error as attention() does.
 void merge(Communicator& ranks, View<4> out, View<3> lse);
 
-/// For a rank that cannot make the call that the others make, as it has not got its arguments: it takes its part in
-/// their agreement, and the call is an Error with this reason on all ranks, here too.
+/// A rank that lacks the arguments of a call calls this instead: all ranks, this one too, then throw Error with the
+/// reason, and none waits for this rank.
 [[noreturn]] void refuse(Communicator& ranks, const std::string& reason);
 
+/// Shapes and element type of the arrays of a call, but for their lengths.
+struct ClusterShape {
+  int64_t B = 1, H = 1, Hk = 1, D = 64, Dv = 64;
+  DType dtype = DType::float32;
+};
 /// What a call does on each rank.
 struct ClusterPlan {
   std::vector<int64_t> bytes_sent;
