@@ -172,6 +172,9 @@ void merge(Communicator& ranks, View<4> out, View<3> lse);
 /// A rank that lacks the arguments of a call calls this instead: all ranks, this one too, then throw Error with the
 /// reason, and none waits for this rank.
 [[noreturn]] void refuse(Communicator& ranks, const std::string& reason);
+/// For a program that exchanges something of its own before a call: returns once all ranks have called it with the same
+/// `step`. Throws Error on all ranks if one calls refuse(), another step or a function of this header instead.
+void synchronize(Communicator& ranks, const std::string& step);
 
 /// Shapes and element type of the arrays of a call, but for their lengths.
 struct ClusterShape {

@@ -193,6 +193,12 @@ void merge(nb::handle ranks_object, nb::handle out, nb::handle lse) {
   attn::cluster::merge(ranks, out_view, lse_view);
 }
 
+void synchronize(nb::handle ranks_object, const std::string& step) {
+  PythonRanks ranks(ranks_object);
+  const nb::gil_scoped_release unlocked;
+  attn::cluster::synchronize(ranks, step);
+}
+
 void refuse(nb::handle ranks_object, const std::string& reason) {
   PythonRanks ranks(ranks_object);
   const nb::gil_scoped_release unlocked;
@@ -217,6 +223,7 @@ void add_cluster(nb::module_& m) {
   m.def("cluster_merge", &merge);
   m.def("cluster_ranges", &ranges);
   m.def("cluster_refuse", &refuse);
+  m.def("cluster_synchronize", &synchronize);
 }
 
 }  // namespace bindings

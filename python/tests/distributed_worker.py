@@ -224,6 +224,17 @@ def case_errors():
     assert "differ in the options" in error_of(lambda: distributed.attention(q, q, q, placement, causal=causal))
     options = {"softcap": "big"} if rank == size - 1 else {}
     assert "softcap must be" in error_of(lambda: distributed.attention(q, q, q, placement, **options))
+    # A rank that refuses while the others would exchange a seed or starts; a placement that is none.
+    assert "softcap must be" in error_of(lambda: distributed.attention(q, q, q, placement, dropout=0.5, **options))
+    dropped = {"dropout": 0.5} if rank == 0 else {}
+    assert size == 1 or error_of(lambda: distributed.attention(q, q, q, placement, **dropped))
+    other = "zigzag" if rank == size - 1 else placement
+    assert "placement must be a Placement, not str" in error_of(lambda: distributed.attention(q, q, q, other))
+    starts = torch.tensor([0, 4, 6], dtype=torch.int32)
+    keys = 3 if rank == size - 1 else slice(6 * rank, 6 * rank + 6)
+    packed = draw(6, H, D)
+    assert "local_k_slice must be a slice" in error_of(
+        lambda: distributed.llama3_flash_attn_varlen_func(packed, packed, packed, starts, starts, 4, 4, 1, keys))
     x = draw(B, 5, H, D)
     assert "must have an even number" in error_of(lambda: distributed.zigzag_ring_flash_attn_func(x, x, x))
     assert "schedule is 'star'" in error_of(lambda: distributed.attention(q, q, q, placement, schedule="star"))

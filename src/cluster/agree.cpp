@@ -182,6 +182,17 @@ void agree_on_shape(Communicator& ranks, const char* operation, const std::vecto
     if (all[rank].sums[kShapes] != all[0].sums[kShapes]) throw differ(operation, kNames[kShapes], rank, 0);
 }
 
+void synchronize(Communicator& ranks, const std::string& step) {
+  if (ranks.size() == 1) return;
+  Sum sum;
+  sum.add(step);
+  Status mine{};
+  mine.sums[kShapes] = sum.value();
+  for (const std::vector<Status> all = gather(ranks, "cluster", mine, ""); const Status& status : all)
+    if (status.sums[kShapes] != mine.sums[kShapes])
+      throw Error("cluster", {"the ranks make different calls: this one is at the step '" + step + "'"});
+}
+
 void refuse(Communicator& ranks, const std::string& reason) {
   if (ranks.size() > 1) gather(ranks, "cluster", {}, reason);
   throw Error("cluster", {reason});

@@ -9,12 +9,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .. import _core
 from .._core import Error
 from .._flash.arguments import check
-from .._flash.functions import one_row, options_of, slope_axes
+from .._flash.functions import options_of, slope_axes
 from .options import Options
 from .ranks import Placement, RanksOf, over_ranks
-from .ring import attend_packed, placement_of
+from .ring import attend_packed, one_slope_each, placement_of
 
 Prepared = tuple[Tensor, Tensor, int, int, slice]
 
@@ -49,6 +50,7 @@ def llama3_flash_attn_prepare_cu_seqlens(cu_seqlens: Tensor, causal: bool, rank:
 def _whole_starts(ranks: RanksOf, group: dist.ProcessGroup | None, cu_seqlens_k: Tensor, first_key: int,
                   total: int) -> Tensor:
     """The starts of all sequences: of those of each rank, all but the end begin one."""
+    _core.cluster_synchronize(ranks, "starts of sequences")
     own = [int(start) + first_key for start in cu_seqlens_k[:-1]]
     all_starts: list[Any] = [None] * ranks.size
     dist.all_gather_object(all_starts, own, group=group)
@@ -71,8 +73,11 @@ def llama3_flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q:
     ranks = RanksOf.group(group)
     with ranks.refusing():
         check(function, q=(q, "total nheads headdim"), k=(k, "total nheads_k headdim"),
-              v=(v, "total nheads_k headdim_v"), alibi_slopes=(alibi_slopes, slope_axes(alibi_slopes)))
-        slopes = one_row(alibi_slopes)
+              v=(v, "total nheads_k headdim_v"), alibi_slopes=(alibi_slopes, slope_axes(alibi_slopes)),
+              cu_seqlens_q=(cu_seqlens_q, "int32: batch+1"), cu_seqlens_k=(cu_seqlens_k, "int32: batch+1"))
+        slopes = one_slope_each(function, alibi_slopes)
+        if not isinstance(local_k_slice, slice):
+            raise TypeError(f"[{function}] local_k_slice must be a slice, not {type(local_k_slice).__name__}")
         options = options_of(function, dropout_p, softmax_scale, causal, window_size, 0.0).having(alibi_slopes=slopes)
     starts = _whole_starts(ranks, group, cu_seqlens_k, local_k_slice.start, len(q) * ranks.size)
     return attend_packed(function, ranks, placement_of("ring", [len(q)], ranks.size), q, k, v,

@@ -139,6 +139,7 @@ class RanksOf:
 
     def shared_seed(self) -> Tensor:
         """Draws a seed from the generator of the first rank."""
+        _core.cluster_synchronize(self, "seed of dropout")
         seed = torch.randint(2**62, ())
         dist.broadcast(seed, self.peer(0), group=self._group)
         return seed
@@ -215,6 +216,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, placement: Placement, *, key_plac
     """
     ranks = RanksOf.group(group)
     with ranks.refusing():
+        for name, given_placement in (("placement", placement), ("key_placement", key_placement or placement)):
+            if not isinstance(given_placement, Placement):
+                raise TypeError(f"[attention] {name} must be a Placement, not {type(given_placement).__name__}")
         check("attention", q=(q, "B H Lq D"), k=(k, "B Hk Lk D"), v=(v, "B Hk Lk Dv"))
         given = as_tensors("attention", options)
     out, lse = over_ranks(ranks, placement, key_placement or placement, q, k, v, given, schedule)

@@ -54,7 +54,7 @@ def _attend(function: str, ranks: RanksOf, placement: Placement, q: Tensor, k: T
     return (out, lse, None) if return_attn_probs else out
 
 
-def _slopes(function: str, alibi_slopes: Tensor | None) -> Tensor | None:
+def one_slope_each(function: str, alibi_slopes: Tensor | None) -> Tensor | None:
     slopes = one_row(alibi_slopes)
     if slopes is not None and slopes.dim() != 1:
         raise Error(f"[{function}] alibi_slopes has a row for each sequence, must be the same for all: (nheads,)")
@@ -76,7 +76,7 @@ def dense(function: str, kind: str, q: Tensor, k: Tensor, v: Tensor, dropout_p: 
               v=(v, "batch seqlen nheads_k headdim_v"), alibi_slopes=(alibi_slopes, slope_axes(alibi_slopes)))
         _even(function, "q", q.shape[1], kind)
         options = options_of(function, dropout_p, softmax_scale, causal, window_size, 0.0).having(
-            alibi_slopes=_slopes(function, alibi_slopes))
+            alibi_slopes=one_slope_each(function, alibi_slopes))
     return _attend(function, ranks, placement_of(kind, [q.shape[1]], ranks.size), q, k, v, options, return_attn_probs)
 
 
@@ -93,7 +93,7 @@ def varlen(function: str, kind: str, q: Tensor, k: Tensor, v: Tensor, cu_seqlens
             _even(function, f"sequence {n}", length, kind)
         starts = cu_seqlens.to(torch.int64) * ranks.size
         options = options_of(function, dropout_p, softmax_scale, causal, window_size, 0.0).having(
-            alibi_slopes=_slopes(function, alibi_slopes), cu_seqlens_q=starts, cu_seqlens_k=starts)
+            alibi_slopes=one_slope_each(function, alibi_slopes), cu_seqlens_q=starts, cu_seqlens_k=starts)
     return attend_packed(function, ranks, placement_of(kind, lengths, ranks.size), q, k, v, options, return_attn_probs)
 
 
