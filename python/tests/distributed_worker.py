@@ -242,6 +242,11 @@ def case_errors():
     heads = draw(B, 4, size + 1, D)
     assert size == 1 or "must be a multiple" in error_of(
         lambda: DistributedAttention(attention_cpp.flash_attn.flash_attn_func)(heads, heads, heads))
+    attend = DistributedAttention(attention_cpp.flash_attn.flash_attn_func)
+    heads = draw(B, 4, 2 * size + (rank == size - 1), D)
+    assert size == 1 or "must be a multiple" in error_of(lambda: attend(heads, heads, heads))
+    longer = draw(B, 4 + (rank == size - 1), 2 * size, D)
+    assert size == 1 or "different calls" in error_of(lambda: attend(longer, longer, longer))
     distributed.attention(q, q, q, placement)  # the ranks are still in step
 
 

@@ -97,6 +97,14 @@ TEST(ClusterErrors, OfARankThatRefuses) {
   EXPECT_NE(error.find("rank " + std::to_string(world().size() - 1) + ": no tokens"), std::string::npos) << error;
 }
 
+TEST(ClusterErrors, OfRanksThatAreNotAtOneStep) {
+  if (world().size() == 1) GTEST_SKIP() << "one rank";
+  EXPECT_EQ(error_of([] { cluster::synchronize(world(), "seed"); }), "");
+  EXPECT_NE(error_of([] { cluster::synchronize(world(), is_last() ? "seed" : "starts"); }), "");
+  Call call;
+  EXPECT_NE(error_of([&] { is_last() ? cluster::synchronize(world(), "seed") : call.forward(); }), "");
+}
+
 /// After an error the ranks are still in step.
 TEST(ClusterErrors, LeaveTheNextCallAlone) {
   Call wrong, right;

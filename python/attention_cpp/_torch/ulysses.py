@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .. import _core
 from .._core import Error
 from .ranks import RanksOf
 
@@ -60,10 +61,15 @@ class DistributedAttention(torch.nn.Module):
         self.scatter_idx, self.gather_idx = scatter_idx, gather_idx
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        size = RanksOf.group(self.spg).size
-        for name, x in (("query", query), ("key", key), ("value", value)):
-            if x.shape[self.scatter_idx] % size:
-                raise Error(f"[DistributedAttention] {name} has {x.shape[self.scatter_idx]} heads, must be a multiple "
-                            f"of the {size} ranks")
-        parts = [_Exchange.apply(self.spg, x, self.scatter_idx, self.gather_idx) for x in (query, key, value)]
+        ranks = RanksOf.group(self.spg)
+        inputs = (query, key, value)
+        with ranks.refusing():
+            for name, x in zip(("query", "key", "value"), inputs):
+                if not isinstance(x, Tensor):
+                    raise TypeError(f"[DistributedAttention] {name} must be a torch.Tensor, not {type(x).__name__}")
+                if x.shape[self.scatter_idx] % ranks.size:
+                    raise Error(f"[DistributedAttention] {name} has {x.shape[self.scatter_idx]} heads, must be a "
+                                f"multiple of the {ranks.size} ranks")
+        _core.cluster_synchronize(ranks, f"exchange of heads of {[(x.dtype, tuple(x.shape)) for x in inputs]}")
+        parts = [_Exchange.apply(self.spg, x, self.scatter_idx, self.gather_idx) for x in inputs]
         return _Exchange.apply(self.spg, self.local_attn(*parts, *args, **kwargs), self.gather_idx, self.scatter_idx)
