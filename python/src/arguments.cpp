@@ -359,7 +359,7 @@ attn::AttentionOptions Arguments::options(nb::handle given, const attn::ConstVie
 attn::LinearAttentionOptions Arguments::linear_options(const nb::dict& given) {
   attn::LinearAttentionOptions options;
   const auto read = [&](const char* name, auto& to) {
-    const nb::object value = given.contains(name) ? nb::object(given[name]) : nb::none();
+    const nb::object value = item_of(given, name);
     if (!value.is_none()) Read{*this, value}(name, to);
   };
   read("scale", options.scale);

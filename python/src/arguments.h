@@ -21,6 +21,11 @@ namespace bindings {
 
 namespace nb = nanobind;
 
+/// The value of a key of a dictionary; None if the key is missing.
+inline nb::object item_of(const nb::dict& dictionary, const char* key) {
+  return dictionary.contains(key) ? nb::object(dictionary[key]) : nb::object(nb::none());
+}
+
 /// What calls take that do not say a float32_precision: "full" at first. Raises Error for a name that there is not.
 void set_float32_precision(const std::string& name);
 std::string float32_precision();

@@ -149,9 +149,7 @@ void backward(nb::handle ranks_object, const nb::tuple& queries, const nb::tuple
               nb::handle options, const std::string& schedule) {
   PythonRanks ranks(ranks_object);
   Arguments in("attention_backward");
-  const auto given = [&](const char* name) {
-    return arrays.contains(name) ? nb::object(arrays[name]) : nb::object(nb::none());
-  };
+  const auto given = [&](const char* name) { return item_of(arrays, name); };
   struct Call {
     attn::cluster::Sharding sharding;
     attn::ConstView<4> q = {}, k = {}, v = {}, out = {}, dout = {};

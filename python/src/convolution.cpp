@@ -39,7 +39,7 @@ void backward(nb::handle x, nb::handle weight, nb::handle bias, bool silu, nb::h
   Arguments in("causal_convolution_backward");
   const Convolved given(in, x, weight, bias, silu, initial_state, cu_seqlens, segment_ids);
   const auto dout_view = in.input<3>("dout", dout), dfinal_view = in.input<3>("dfinal_state", dfinal_state);
-  const auto to = [&](const char* name) { return gradients.contains(name) ? nb::object(gradients[name]) : nb::none(); };
+  const auto to = [&](const char* name) { return item_of(gradients, name); };
   attn::CausalConvolutionGradients wanted;
   wanted.dx = in.output<3>("dx", to("dx"));
   wanted.dweight = in.output<2>("dweight", to("dweight"));

@@ -22,7 +22,7 @@ void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle dout, nb::han
   Arguments in("linear_attention_backward");
   const auto q_view = in.input<4>("q", q), k_view = in.input<4>("k", k), v_view = in.input<4>("v", v);
   const auto dout_view = in.input<4>("dout", dout), dstate_view = in.input<4>("dfinal_state", dfinal_state);
-  const auto to = [&](const char* name) { return gradients.contains(name) ? nb::object(gradients[name]) : nb::none(); };
+  const auto to = [&](const char* name) { return item_of(gradients, name); };
   attn::LinearAttentionGradients wanted;
   wanted.dq = in.output<4>("dq", to("dq"));
   wanted.dk = in.output<4>("dk", to("dk"));

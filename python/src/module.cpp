@@ -48,7 +48,7 @@ void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::hand
   attn::ConstView<4> q_view = in.input<4>("q", q), k_view = in.input<4>("k", k), v_view = in.input<4>("v", v);
   const auto out_view = in.input<4>("out", out), dout_view = in.input<4>("dout", dout);
   const auto lse_view = in.input<3>("lse", lse), dlse_view = in.input<3>("dlse", dlse);
-  const auto to = [&](const char* name) { return gradients.contains(name) ? nb::object(gradients[name]) : nb::none(); };
+  const auto to = [&](const char* name) { return item_of(gradients, name); };
   attn::AttentionGradients wanted;
   wanted.dq = in.output<4>("dq", to("dq"));
   wanted.dk = in.output<4>("dk", to("dk"));
@@ -111,9 +111,7 @@ void weights(nb::handle q, nb::handle k, nb::handle lse, nb::handle out, int64_t
 
 /// `results` by name: those of the rows, of the means with "mean_" before it, and the rest.
 attn::AttentionStatistics statistics_of(Arguments& in, const nb::dict& results) {
-  const auto to = [&](const std::string& name) {
-    return results.contains(name.c_str()) ? nb::object(results[name.c_str()]) : nb::none();
-  };
+  const auto to = [&](const std::string& name) { return item_of(results, name.c_str()); };
   attn::AttentionStatistics wanted;
   const auto rows = [&]<int Rank>(attn::RowStatistics<Rank>& s, const std::string& prefix) {
     const auto one = [&](const char* name) { return in.output<Rank>((prefix + name).c_str(), to(prefix + name)); };
