@@ -40,7 +40,7 @@ namespace attn::cluster {
 struct Message {
   int rank = 0;
   void* data = nullptr;  ///< borrowed until the transfer is complete; read only where it is sent
-  int64_t bytes = 0;
+  int64_t bytes = 0;     ///< at least 1
 };
 
 /// Messages that have been started.
@@ -64,7 +64,7 @@ class Communicator {
   /// sent. The lists themselves are not borrowed.
   virtual std::unique_ptr<Transfer> start(std::span<const Message> sent, std::span<const Message> received,
                                           int tag) = 0;
-  /// Gives every rank the same number of bytes from each rank: to [size() * bytes], in the order of ranks.
+  /// Gives every rank the same number of bytes, at least 1, from each rank: to [size() * bytes], in the order of ranks.
   virtual void all_gather(const void* from, int64_t bytes, void* to) = 0;
 };
 

@@ -192,6 +192,9 @@ def case_merge():
     out, lse = distributed.merge(*drop_in.attention(q, *own, return_lse=True))
     torch.testing.assert_close(out, whole, **CLOSE)
     torch.testing.assert_close(lse, whole_lse, **CLOSE)
+    one = drop_in.attention(q[:1, :1], k[:1, :1], v[:1, :1])  # fewer rows than ranks
+    own = [x[:1, :1] for x in own]
+    torch.testing.assert_close(distributed.merge(*drop_in.attention(q[:1, :1], *own, return_lse=True))[0], one, **CLOSE)
 
 
 def case_dropout_without_seed():

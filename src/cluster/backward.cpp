@@ -187,7 +187,7 @@ class Backward {
         Return::list(from, *back.nodes.back().value, back.received);
       }
     }
-    back.transfer = ranks_.start(back.sent, back.received, kGradients);
+    back.transfer = start(ranks_, back.sent, back.received, kGradients);
     wait_for_return();
     return_ = std::move(back);
   }

@@ -141,6 +141,13 @@ std::vector<RankNode> nodes_of_rank(const Placement& queries, int rank, const st
 // ------------------------------------------------------------------------------------------------------ pairs of
 // chunks
 
+std::unique_ptr<Transfer> start(Communicator& ranks, std::vector<Message> sent, std::vector<Message> received,
+                                int tag) {
+  for (std::vector<Message>* messages : {&sent, &received})
+    std::erase_if(*messages, [](const Message& message) { return message.bytes == 0; });
+  return ranks.start(sent, received, tag);
+}
+
 AttentionOptions pair_options(const Whole& whole, const AttentionOptions& rows, int64_t query_place, int64_t first_row,
                               int64_t key_place) {
   const Placement &of_queries = whole.sharding().queries, &of_keys = whole.sharding().keys;

@@ -102,6 +102,9 @@ uint32_t agree(Communicator& ranks, const char* operation, const std::vector<std
 void agree_on_shape(Communicator& ranks, const char* operation, const std::vector<std::string>& reasons,
                     const Shape<4>& size, DType dtype);
 
+/// Starts the messages that have bytes: a transport is not given empty ones.
+std::unique_ptr<Transfer> start(Communicator& ranks, std::vector<Message> sent, std::vector<Message> received, int tag);
+
 /// The reasons of the Error that `check` throws.
 std::vector<std::string> reasons_of(const std::function<void()>& check);
 

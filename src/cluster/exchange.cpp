@@ -75,7 +75,7 @@ void KeyExchange::start(int number) {
   for (size_t n = 0; n < step.places.size(); ++n)
     received.push_back(
         {source(number), static_cast<char*>(step.memory.data()) + step.offsets[n], whole_.chunk_bytes(step.places[n])});
-  step.transfer = ranks_.start(sent, received, kKeys);
+  step.transfer = cluster::start(ranks_, std::move(sent), std::move(received), kKeys);
 }
 
 void KeyExchange::enter(int number) {

@@ -96,7 +96,7 @@ class StateMerge {
     }
     const int64_t own_bytes = bytes(0, count(ranks_.rank()));
     if (own_bytes > 0) std::memcpy(part_of(ranks_.rank()), own(ranks_.rank()), static_cast<size_t>(own_bytes));
-    ranks_.start(sent, received, kStateParts)->wait();
+    start(ranks_, sent, received, kStateParts)->wait();
   }
 
   void merge_part() {
@@ -118,7 +118,7 @@ class StateMerge {
       sent.push_back({rank, own(ranks_.rank()), bytes(0, count(ranks_.rank()))});
       received.push_back({rank, own(rank), bytes(0, count(rank))});
     }
-    ranks_.start(sent, received, kMergedParts)->wait();
+    start(ranks_, sent, received, kMergedParts)->wait();
   }
 
   Communicator& ranks_;

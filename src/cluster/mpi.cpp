@@ -32,7 +32,7 @@ class MpiTransfer : public Transfer {
       });
   }
 
-  /// Buffers are borrowed until messages are complete: where an exception passes, it waits as well as it can.
+  /// An exception may leave messages under way, which borrow memory that is freed next: the destructor waits for them.
   ~MpiTransfer() override {
     if (!requests_.empty()) MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE);
   }
