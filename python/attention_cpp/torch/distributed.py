@@ -14,16 +14,16 @@ The other functions have the signatures of ring-flash-attention and DeepSpeed-Ul
 shapes. Every rank of the group must make each call, and its backward.
 """
 
-from .._torch.llama3 import (llama3_flash_attn_prepare_cu_seqlens, llama3_flash_attn_varlen_func,
-                             substitute_hf_flash_attn, update_ring_flash_attn_params)
-from .._torch.ranks import Placement, attention, merge
-from .._torch.ring import (ring_flash_attn_func, ring_flash_attn_kvpacked_func, ring_flash_attn_qkvpacked_func,
-                           ring_flash_attn_varlen_func, ring_flash_attn_varlen_kvpacked_func,
-                           ring_flash_attn_varlen_qkvpacked_func, zigzag_ring_flash_attn_func,
-                           zigzag_ring_flash_attn_kvpacked_func, zigzag_ring_flash_attn_qkvpacked_func,
-                           zigzag_ring_flash_attn_varlen_func, zigzag_ring_flash_attn_varlen_kvpacked_func,
-                           zigzag_ring_flash_attn_varlen_qkvpacked_func)
-from .._torch.ulysses import DistributedAttention
+from .._distributed.llama3 import (llama3_flash_attn_prepare_cu_seqlens, llama3_flash_attn_varlen_func,
+                                   substitute_hf_flash_attn, update_ring_flash_attn_params)
+from .._distributed.ranks import Placement, attention, merge
+from .._distributed.ring import (ring_flash_attn_func, ring_flash_attn_kvpacked_func, ring_flash_attn_qkvpacked_func,
+                                 ring_flash_attn_varlen_func, ring_flash_attn_varlen_kvpacked_func,
+                                 ring_flash_attn_varlen_qkvpacked_func, zigzag_ring_flash_attn_func,
+                                 zigzag_ring_flash_attn_kvpacked_func, zigzag_ring_flash_attn_qkvpacked_func,
+                                 zigzag_ring_flash_attn_varlen_func, zigzag_ring_flash_attn_varlen_kvpacked_func,
+                                 zigzag_ring_flash_attn_varlen_qkvpacked_func)
+from .._distributed.ulysses import DistributedAttention
 
 __all__ = ["DistributedAttention", "Placement", "attention", "llama3_flash_attn_prepare_cu_seqlens",
            "llama3_flash_attn_varlen_func", "merge", "ring_flash_attn_func", "ring_flash_attn_kvpacked_func",

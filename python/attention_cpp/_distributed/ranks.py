@@ -14,9 +14,9 @@ from torch import Tensor
 from .. import _core
 from .._core import Error
 from .._flash.arguments import check
-from .attention import as_tensors
-from .operators import GRADIENTS, new_lse, new_out, readable, readable_options
-from .options import OptionArguments, Options
+from .._torch.attention import as_tensors
+from .._torch.operators import GRADIENTS, new_lse, new_out, readable, readable_options
+from .._torch.options import OptionArguments, Options
 
 Ranges = Sequence[tuple[int, int]]
 _KINDS = ("contiguous", "zigzag", "striped")
@@ -65,7 +65,7 @@ class Placement:
 
     def ranges(self, group: dist.ProcessGroup | None = None, rank: int | None = None) -> list[tuple[int, int]]:
         """Returns the tokens of a rank, this one if none is named, as pairs (begin, end) by rising position."""
-        ranks = RanksOf.group(group)
+        ranks = GroupRanks.of(group)
         return _core.cluster_ranges(self.described(), ranks.size, ranks.rank if rank is None else rank)
 
     def take(self, whole: Tensor, dim: int, group: dist.ProcessGroup | None = None) -> Tensor:
@@ -96,7 +96,7 @@ class _Transfer:
         self._works, self._buffers = [], []
 
 
-class RanksOf:
+class GroupRanks:
     """The ranks of a process group, as the extension calls them."""
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
@@ -104,13 +104,13 @@ class RanksOf:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
 
     @staticmethod
-    def group(group: dist.ProcessGroup | None) -> RanksOf:
+    def of(group: dist.ProcessGroup | None) -> GroupRanks:
         if not dist.is_available() or not dist.is_initialized():
             raise Error("[attention] there is no process group: call torch.distributed.init_process_group('gloo'), as "
                         "under torchrun")
         if dist.get_rank(group) < 0:
             raise Error("[attention] this process is not in the group")
-        return RanksOf(group)
+        return GroupRanks(group)
 
     def peer(self, rank: int) -> int:
         return rank if self._group is None else dist.get_global_rank(self._group, rank)
@@ -147,7 +147,7 @@ class RanksOf:
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    ranks: RanksOf
+    ranks: GroupRanks
     queries: Placement
     keys: Placement
     options: Options
@@ -184,8 +184,8 @@ class _OverRanks(torch.autograd.Function):
         return None, *results
 
 
-def over_ranks(ranks: RanksOf, queries: Placement, keys: Placement, q: Tensor, k: Tensor, v: Tensor, options: Options,
-               schedule: str = "ring") -> tuple[Tensor, Tensor]:
+def over_ranks(ranks: GroupRanks, queries: Placement, keys: Placement, q: Tensor, k: Tensor, v: Tensor,
+               options: Options, schedule: str = "ring") -> tuple[Tensor, Tensor]:
     """Computes (out, lse) of this rank's queries, with gradients of q, k, v, bias and sink."""
     if options.dropout and options.seed is None:
         options = options.having(seed=ranks.shared_seed())
@@ -214,7 +214,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, placement: Placement, *, key_plac
     Every rank of the group calls it, and its backward. Returns out [B, H, Lq, Dv], with gradients of q, k, v, a bias
     and a sink. Raises Error on all ranks if a call is wrong on one of them, or if their calls differ.
     """
-    ranks = RanksOf.group(group)
+    ranks = GroupRanks.of(group)
     with ranks.refusing():
         for name, given_placement in (("placement", placement), ("key_placement", key_placement or placement)):
             if not isinstance(given_placement, Placement):
@@ -233,7 +233,7 @@ def merge(out: Tensor, lse: Tensor, group: dist.ProcessGroup | None = None) -> t
     out [B, H, Lq, Dv] and lse [B, H, Lq] of the same queries, float32 or float64; a rank without keys has (0, -inf).
     So ranks decode with a KV cache that they share. Returns new tensors, the same on all ranks, without gradients.
     """
-    ranks = RanksOf.group(group)
+    ranks = GroupRanks.of(group)
     with ranks.refusing():
         check("merge", out=(out, "B H Lq Dv"), lse=(lse, "B H Lq"))
     out, lse = out.detach().clone(), lse.detach().clone()

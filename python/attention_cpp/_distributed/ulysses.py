@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import _core
 from .._core import Error
-from .ranks import RanksOf
+from .ranks import GroupRanks
 
 
 class _Exchange(torch.autograd.Function):
@@ -21,7 +21,7 @@ class _Exchange(torch.autograd.Function):
     def forward(ctx: Any, group: dist.ProcessGroup | None, x: Tensor, scatter: int,  # type: ignore[override]
                 gather: int) -> Tensor:
         ctx.group, ctx.axes = group, (scatter, gather)
-        ranks = RanksOf.group(group)
+        ranks = GroupRanks.of(group)
         sent = [part.contiguous() for part in x.chunk(ranks.size, scatter)]
         received = [torch.empty_like(part) for part in sent]
         received[ranks.rank] = sent[ranks.rank]
@@ -61,7 +61,7 @@ class DistributedAttention(torch.nn.Module):
         self.scatter_idx, self.gather_idx = scatter_idx, gather_idx
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        ranks = RanksOf.group(self.spg)
+        ranks = GroupRanks.of(self.spg)
         inputs = (query, key, value)
         with ranks.refusing():
             for name, x in zip(("query", "key", "value"), inputs):

@@ -13,8 +13,8 @@ from .. import _core
 from .._core import Error
 from .._flash.arguments import check
 from .._flash.functions import options_of, slope_axes
-from .options import Options
-from .ranks import Placement, RanksOf, over_ranks
+from .._torch.options import Options
+from .ranks import GroupRanks, Placement, over_ranks
 from .ring import attend_packed, one_slope_each, placement_of
 
 Prepared = tuple[Tensor, Tensor, int, int, slice]
@@ -47,7 +47,7 @@ def llama3_flash_attn_prepare_cu_seqlens(cu_seqlens: Tensor, causal: bool, rank:
     return *as_tensor, *longest, slice(first_key, first_key + keys[-1])
 
 
-def _whole_starts(ranks: RanksOf, group: dist.ProcessGroup | None, cu_seqlens_k: Tensor, first_key: int,
+def _whole_starts(ranks: GroupRanks, group: dist.ProcessGroup | None, cu_seqlens_k: Tensor, first_key: int,
                   total: int) -> Tensor:
     """The starts of all sequences: of those of each rank, all but the end begin one."""
     _core.cluster_synchronize(ranks, "starts of sequences")
@@ -70,7 +70,7 @@ def llama3_flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q:
     are not needed. Other arguments as in attention_cpp.flash_attn. Returns out, with gradients.
     """
     function = "llama3_flash_attn_varlen_func"
-    ranks = RanksOf.group(group)
+    ranks = GroupRanks.of(group)
     with ranks.refusing():
         check(function, q=(q, "total nheads headdim"), k=(k, "total nheads_k headdim"),
               v=(v, "total nheads_k headdim_v"), alibi_slopes=(alibi_slopes, slope_axes(alibi_slopes)),
@@ -96,7 +96,7 @@ class _Shared:
 def update_ring_flash_attn_params(cu_seqlens: Tensor, process_group: dist.ProcessGroup | None = None) -> None:
     """Says how the tokens of the next batch are packed: the starts of all sequences in the whole, then its length, a
     multiple of the ranks. Every rank calls it, before the model."""
-    size = RanksOf.group(process_group).size
+    size = GroupRanks.of(process_group).size
     if int(cu_seqlens[-1]) % size:
         raise Error(f"[update_ring_flash_attn_params] the sequences have {int(cu_seqlens[-1])} tokens, must be a "
                     f"multiple of the {size} ranks")
@@ -110,7 +110,7 @@ def _layer(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, a
     """Attention of a layer of transformers over the ranks: query [1, H, tokens of this rank, D]."""
     if _Shared.starts is None:
         raise Error("[ring_attention] call update_ring_flash_attn_params() before the model")
-    ranks = RanksOf.group(_Shared.group)
+    ranks = GroupRanks.of(_Shared.group)
     total = int(_Shared.starts[-1])
     with ranks.refusing():
         if query.shape[0] != 1 or query.shape[2] * ranks.size != total:

@@ -12,8 +12,8 @@ from .._core import Error
 from .._flash.arguments import check
 from .._flash.functions import one_row, options_of, raise_as, slope_axes
 from .._flash.pages import lengths_of
-from .options import Options
-from .ranks import Placement, RanksOf, over_ranks
+from .._torch.options import Options
+from .ranks import GroupRanks, Placement, over_ranks
 
 _CHUNK = 1024
 _Part = tuple[int, int]
@@ -42,7 +42,7 @@ def placement_of(kind: str, lengths: Sequence[int], size: int) -> Placement:
                                  for part in place(start, length, rank, size)] for rank in range(size)], _CHUNK)
 
 
-def _attend(function: str, ranks: RanksOf, placement: Placement, q: Tensor, k: Tensor, v: Tensor, options: Options,
+def _attend(function: str, ranks: GroupRanks, placement: Placement, q: Tensor, k: Tensor, v: Tensor, options: Options,
             return_attn_probs: bool) -> Any:
     """(batch, tokens, heads, headdim) -> out of this layout, and softmax_lse (batch, heads, tokens)."""
     try:
@@ -70,7 +70,7 @@ def _even(function: str, what: str, tokens: int, kind: str) -> None:
 def dense(function: str, kind: str, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, softmax_scale: float | None,
           causal: bool, window_size: tuple[int, int], alibi_slopes: Tensor | None, return_attn_probs: bool,
           group: dist.ProcessGroup | None) -> Any:
-    ranks = RanksOf.group(group)
+    ranks = GroupRanks.of(group)
     with ranks.refusing():
         check(function, q=(q, "batch seqlen nheads headdim"), k=(k, "batch seqlen nheads_k headdim"),
               v=(v, "batch seqlen nheads_k headdim_v"), alibi_slopes=(alibi_slopes, slope_axes(alibi_slopes)))
@@ -83,7 +83,7 @@ def dense(function: str, kind: str, q: Tensor, k: Tensor, v: Tensor, dropout_p: 
 def varlen(function: str, kind: str, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, dropout_p: float,
            softmax_scale: float | None, causal: bool, window_size: tuple[int, int], alibi_slopes: Tensor | None,
            return_attn_probs: bool, group: dist.ProcessGroup | None) -> Any:
-    ranks = RanksOf.group(group)
+    ranks = GroupRanks.of(group)
     with ranks.refusing():
         check(function, q=(q, "total nheads headdim"), k=(k, "total nheads_k headdim"),
               v=(v, "total nheads_k headdim_v"), cu_seqlens=(cu_seqlens, "int32: batch+1"),
@@ -97,7 +97,7 @@ def varlen(function: str, kind: str, q: Tensor, k: Tensor, v: Tensor, cu_seqlens
     return attend_packed(function, ranks, placement_of(kind, lengths, ranks.size), q, k, v, options, return_attn_probs)
 
 
-def attend_packed(function: str, ranks: RanksOf, placement: Placement, q: Tensor, k: Tensor, v: Tensor,
+def attend_packed(function: str, ranks: GroupRanks, placement: Placement, q: Tensor, k: Tensor, v: Tensor,
                   options: Options, return_attn_probs: bool) -> Any:
     """(tokens, heads, headdim) -> out of this layout, and softmax_lse (heads, tokens)."""
     out, lse, _ = _attend(function, ranks, placement, q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), options, True)

@@ -1,0 +1,1 @@
+"""Attention over process groups of torch: attention_cpp.torch.distributed."""
