@@ -328,9 +328,10 @@ void check_masks(Checker& checker, const Problem& p, const AttentionOptions& o) 
   check_blocks(checker, o.blocks, p);
 }
 
-/// What a shard has of a stretch of the whole: it begins at `begin`, after the first `skipped` elements of the stretch.
-struct Stretch {
-  Stretch(int64_t whole_begin, int64_t whole_count, int64_t first, int64_t n)
+/// The intersection of a range of the whole with a shard: it begins at index `begin` of the shard, and leaves out the
+/// first `skipped` elements of the range.
+struct Intersection {
+  Intersection(int64_t whole_begin, int64_t whole_count, int64_t first, int64_t n)
       : begin(std::clamp<int64_t>(whole_begin - first, 0, n)),
         count(std::clamp<int64_t>(whole_begin + whole_count - first, 0, n) - begin),
         skipped(begin + first - whole_begin) {}
@@ -340,11 +341,11 @@ struct Stretch {
 void list_sequences(Problem& p, const AttentionOptions& o) {
   const bool packed = is_packed(o);
   const auto queries = [&](int64_t begin, int64_t end) {
-    return Stretch(begin, end - begin, p.shard().first_query, p.Lq);
+    return Intersection(begin, end - begin, p.shard().first_query, p.Lq);
   };
   // Queries before the first and after the last packed sequence exist, but see nothing.
   if (packed)
-    for (const Stretch& none : {queries(0, o.cu_seqlens_q.front()), queries(o.cu_seqlens_q.back(), p.queries)})
+    for (const Intersection& none : {queries(0, o.cu_seqlens_q.front()), queries(o.cu_seqlens_q.back(), p.queries)})
       if (none.count > 0) p.sequences.push_back({.query_begin = none.begin, .query_count = none.count});
   for (int64_t t = 0; t < sequence_count(p, o); ++t) {
     const int64_t query_begin = packed ? o.cu_seqlens_q[t] : 0, key_begin = packed ? o.cu_seqlens_k[t] : 0;
@@ -354,8 +355,8 @@ void list_sequences(Problem& p, const AttentionOptions& o) {
     const int64_t query_length = o.query_length.empty() ? query_end - query_begin : o.query_length[t];
     if (o.alignment == Alignment::bottom_right) shift = key_count - query_length;
     if (o.alignment == Alignment::offset) shift = o.offset[t];
-    const Stretch of_queries = queries(query_begin, query_end);
-    const Stretch of_keys(key_begin, key_count, p.shard().first_key, p.Lk);
+    const Intersection of_queries = queries(query_begin, query_end);
+    const Intersection of_keys(key_begin, key_count, p.shard().first_key, p.Lk);
     p.sequences.push_back({.batch = packed ? 0 : t,
                            .query_begin = of_queries.begin,
                            .query_count = of_queries.count,
