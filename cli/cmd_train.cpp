@@ -16,6 +16,7 @@
 #include "config_flags.h"
 #include "finetune.h"
 #include "generation_flags.h"
+#include "job.h"
 #include "memory.h"
 #include "numbers.h"
 #include "options.h"
@@ -110,9 +111,21 @@ void describe_tuning(const attn::models::Model& model, const std::vector<std::st
   if (!heads.empty()) say("new, from random numbers: {}\n", fmt::join(heads, ", "));
 }
 
+TrainingShape shape_of(const Settings& settings, const attn::models::Config& config, const Prepared& prepared,
+                       const Job& job) {
+  return {.config = config,
+          .precision = precision_named(settings.precision),
+          .batch = settings.batch,
+          .length = prepared.longest,
+          .recompute = settings.options.recompute,
+          .trains = trained_by(settings.tune, config),
+          .ranks = job.ranks().size(),
+          .on_machine = job.on_machine()};
+}
+
 /// What is trained on what, how, and with how much memory.
 void describe(const attn::models::Model& model, const std::vector<std::string>& added, const Prepared& prepared,
-              const Settings& settings) {
+              const Settings& settings, const Job& job) {
   const attn::models::Config& config = model.config();
   const TrainerOptions& options = settings.options;
   say("{}: {} parameters, {} layers of {} heads, width {}, context {}, {} tokens ({}), {}\n", config.model,
@@ -122,6 +135,9 @@ void describe(const attn::models::Model& model, const std::vector<std::string>& 
   if (!settings.from.empty()) describe_tuning(model, added, settings);
   say("task: {}\ndata: {}{}\n", attn::name_of(prepared.task), settings.data.empty() ? "the built-in primer: " : "",
       prepared.data->describe());
+  if (job.is_shared())
+    say("ranks: {}, {} of the {} batches of an update each\n", job.ranks().size(),
+        options.accumulation / job.ranks().size(), options.accumulation);
   const int64_t tokens = settings.batch * prepared.longest * options.accumulation;
   say("{} tokens an update{} ({} sequences x {} x {} accumulated), {} updates\n", grouped(tokens),
       prepared.task == Task::causal_lm || prepared.task == Task::masked_lm ? "" : " at most", settings.batch,
@@ -129,9 +145,18 @@ void describe(const attn::models::Model& model, const std::vector<std::string>& 
   const int64_t end = options.decay_steps ? options.decay_steps : options.steps;
   say("learning rate: {} after {} updates of warm-up, falls as a cosine to {} at update {}{}\n", options.learning_rate,
       grouped(options.warmup), options.min_learning_rate, grouped(end), end < options.steps ? " and stays there" : "");
-  say("memory: about {}\n", cli::describe(attn::models::training_memory(
-                                config, precision_named(settings.precision), settings.batch, prepared.longest,
-                                options.recompute, trained_by(settings.tune, config))));
+  say("memory: about {}\n", cli::describe(memory_of(shape_of(settings, config, prepared, job))));
+}
+
+/// What ranks cannot share, and how many batches they do unless --accumulation says.
+void complete_shared(Settings& settings, const CLI::App& command, const Job& job) {
+  if (!job.is_shared()) return;
+  if (settings.data == "-") throw UsageError("data: ranks cannot share standard input");
+  if (settings.interactive) throw UsageError("--interactive is for one process, without --data-parallel");
+  if (command.count("--accumulation") == 0) settings.options.accumulation = settings.data_parallel;
+  settings.options.ranks = &job.ranks();
+  if (command.get_parent()->count("--threads") == 0)
+    attn::set_thread_count(std::max<int>(1, attn::thread_count() / static_cast<int>(job.on_cores())));
 }
 
 /// What can be said before anything is read.
@@ -170,6 +195,9 @@ void resume(attn::train::Trainer& trainer, const Settings& settings) {
   say("resuming after step {}\n", trainer.steps_done());
   if (trainer.steps_done() >= settings.options.steps)
     say("all {} updates are done: a larger --steps goes on\n", grouped(settings.options.steps));
+}
+
+void continue_directory(const Settings& settings) {
   attn::models::Checkpoints(settings.out).claim(own_files());
   attn::io::write_file(path_in(settings.out, kSettingsFile), settings_json(settings));
 }
@@ -278,11 +306,14 @@ void check_metric(const Settings& settings, const Prepared& prepared) {
 }
 
 /// Borrows all it is given.
-attn::train::Trainer trainer_of(attn::models::Model& model, const Prepared& prepared, const Settings& settings) {
+std::unique_ptr<attn::train::Trainer> trainer_of(attn::models::Model& model, const Prepared& prepared,
+                                                 const Settings& settings) {
+  using attn::train::Trainer;
   const auto metric = attn::from_name<attn::train::Metric>(settings.metric);
   const auto* pairs = dynamic_cast<const attn::train::SentencePairs*>(prepared.data.get());
   if (!pairs)
-    return {model, *prepared.data, settings.options, settings.out, {.metric = metric, .labels = prepared.labels}};
+    return std::make_unique<Trainer>(model, *prepared.data, settings.options, settings.out,
+                                     attn::train::ValidationOptions{.metric = metric, .labels = prepared.labels});
   const bool first = model.config().pooling == attn::models::ClassifierPooling::first;
   const attn::train::SimilarityOptions how = {
       .loss = prepared.task == Task::contrastive ? attn::train::SimilarityLoss::contrastive
@@ -290,8 +321,9 @@ attn::train::Trainer trainer_of(attn::models::Model& model, const Prepared& prep
       .pooling = first ? attn::models::Pooling::first : attn::models::Pooling::mean,
       .recompute = settings.options.recompute,
       .metric = metric};
-  return {model.parameters(), similarity_loss(model, *pairs, how), settings.options, settings.out,
-          [&model, pairs, how] { return validate_similarity(model, *pairs, how); }};
+  return std::make_unique<Trainer>(model.parameters(), similarity_loss(model, *pairs, how), settings.options,
+                                   settings.out,
+                                   [&model, pairs, how] { return validate_similarity(model, *pairs, how); });
 }
 
 /// The model that a training is about, before its data are read. With --resume and --from it completes the settings.
@@ -339,47 +371,82 @@ void report_end(const attn::train::Trainer& trainer, bool finished, const Prepar
             : "");
 }
 
-void train(Settings settings, const ConfigOptions& given, const CLI::App& command) {
-  check_directory(settings);
+/// What each rank prepares by itself. Only rank 0 writes to the folder, and holds it.
+struct Training {
+  Training(Settings of, const ConfigOptions& given, const CLI::App& command, const Job& job);
+  /// The folder of a new training, or that of the one which goes on.
+  void open_folder();
+  void run(const Job& job);
+
+  Settings settings;
   FolderLock lock;
-  hold_folder(settings.out, lock);
   std::optional<FineTuning> tuning;
+  Prepared prepared;
+  attn::models::Loaded begun;
+  std::unique_ptr<attn::train::Trainer> trainer;
+};
+
+Training::Training(Settings of, const ConfigOptions& given, const CLI::App& command, const Job& job)
+    : settings(std::move(of)) {
+  check_directory(settings);
+  if (job.is_first()) hold_folder(settings.out, lock);
   attn::models::Config config = config_of(settings, given, command, tuning);
-  const Prepared prepared = prepare(settings, config, settings.options.seed, settings.resume ? settings.out : "",
-                                    tuning ? tuning->origin() : Origin());
+  prepared = prepare(settings, config, settings.options.seed, settings.resume ? settings.out : "",
+                     tuning ? tuning->origin() : Origin());
   check_afterwards(settings, prepared);
   check_metric(settings, prepared);
   complete_options(settings, *prepared.data);
   attn::models::check(config);
-  const attn::nn::Precision precision = precision_named(settings.precision);
-  require_memory({config, precision, settings.batch, prepared.longest, settings.options.recompute,
-                  trained_by(settings.tune, config)},
-                 settings.force);
+  require_memory(shape_of(settings, config, prepared, job), settings.force);
+  begun = tuning ? tuning->open(settings, config, prepared) : new_model(settings, config);
+  trainer = trainer_of(*begun.model, prepared, settings);
+}
 
-  const attn::models::Loaded begun = tuning ? tuning->open(settings, config, prepared) : new_model(settings, config);
-  attn::models::Model& model = *begun.model;
-  attn::train::Trainer trainer = trainer_of(model, prepared, settings);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is then a write that fails
-  if (settings.resume) resume(trainer, settings);
+void Training::open_folder() {
+  if (settings.resume) continue_directory(settings);
   else
-    begin_directory(settings, model.config(), prepared, settings.overwrite, lock, tuning ? tuning->pretrained() : "");
+    begin_directory(settings, begun.model->config(), prepared, settings.overwrite, lock,
+                    tuning ? tuning->pretrained() : "");
+}
 
-  const double peak = 1e9 * attn::peaks::measure_products(model.parameters().dtype(), attn::ops::matmul_precision());
+void Training::run(const Job& job) {
+  const attn::models::Model& model = *begun.model;
+  const double peak = 1e9 * attn::peaks::measure_products(model.parameters().dtype(), attn::ops::matmul_precision()) *
+                      job.ranks().size();
   if (!settings.quiet) {
-    describe(model, begun.new_parameters, prepared, settings);
-    say("peak: {}FLOP/s of products on {} threads\n", short_number(peak), attn::thread_count());
+    describe(model, begun.new_parameters, prepared, settings, job);
+    say("peak: {}FLOP/s of products on {} threads\n", short_number(peak), attn::thread_count() * job.ranks().size());
   }
   const double flops = passes_of(model, settings) * attn::models::forward_flops(model.config(), prepared.longest) /
                        static_cast<double>(prepared.longest);
   TrainingProgress progress(settings.options.steps, flops, peak, settings.quiet);
   catch_signals();
-  const bool finished = trainer.run(events_of(settings, model, prepared, progress));
+  attn::train::Trainer::Events events = {.stop = [] { return signal_seen() != 0; }};
+  if (job.is_first()) events = events_of(settings, model, prepared, progress);
+  const bool finished = trainer->run(events);
   progress.end();
-  report_end(trainer, finished, prepared, settings);
+  report_end(*trainer, finished, prepared, settings);
   lock.reset();
   if (finished && settings.interactive)
-    GenerationOptions().converse(
-        attn::generate::TextGenerator(attn::models::load_model(settings.out, "best", precision)));
+    GenerationOptions().converse(attn::generate::TextGenerator(
+        attn::models::load_model(settings.out, "best", precision_named(settings.precision))));
+}
+
+void train(Settings settings, const ConfigOptions& given, const CLI::App& command) {
+  Job job(settings.data_parallel);
+  job.run([&] {
+    std::optional<Training> training;
+    attn::cluster::on_all_ranks(job.ranks(), "preparation", [&] {
+      complete_shared(settings, command, job);
+      training.emplace(std::move(settings), given, command, job);
+    });
+    std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is then a write that fails
+    if (training->settings.resume) resume(*training->trainer, training->settings);
+    attn::cluster::on_all_ranks(job.ranks(), "folder", [&] {
+      if (job.is_first()) training->open_folder();
+    });
+    training->run(job);
+  });
 }
 
 // ------------------------------------------------------------------------------------------------------------ options
@@ -423,7 +490,9 @@ void add_task_options(CLI::App& command, Settings& settings) {
 void add_schedule_options(CLI::App& command, Settings& settings) {
   TrainerOptions& options = settings.options;
   command.add_option("--batch", settings.batch, "sequences per batch")->check(whole(1, 1 << 20));
-  command.add_option("--accumulation", options.accumulation, "batches per update (gradient accumulation)")
+  command
+      .add_option("--accumulation", options.accumulation,
+                  "batches per update (gradient accumulation); default with --data-parallel: one a rank")
       ->check(whole(1, 1 << 20));
   CLI::Option* steps = command.add_option("--steps", options.steps, "updates")->check(whole(1, int64_t{1} << 40));
   command.add_option("--epochs", settings.epochs, "number of passes over the data, instead of --steps")
@@ -474,6 +543,10 @@ void add_run_options(CLI::App& command, Settings& settings) {
   command.add_option("--seed", options.seed, "random seed of weights, data and dropout")->check(whole(0));
   add_precision(command, settings.precision, "type of the computation; parameters and moments stay float32");
   add_scaling_options(command, settings);
+  command
+      .add_option("--data-parallel", settings.data_parallel,
+                  "ranks that share the batches of an update, the processes of mpirun -n; 0 = one process, without MPI")
+      ->check(whole(0, 1 << 20));
   command.add_flag("--recompute", options.recompute,
                    "recompute layers in the backward: less memory, a third more work");
   command.add_flag("--skip-nonfinite", options.skip_nonfinite, "skip updates whose gradients are not finite");

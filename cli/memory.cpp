@@ -11,9 +11,11 @@ namespace {
 
 constexpr double kClose = 0.9;  // of what there is: the rest of the machine moves too
 
-double needed(const TrainingShape& shape, int64_t batch, bool recompute) {
-  return attn::models::training_memory(shape.config, shape.precision, batch, shape.length, recompute, shape.trains)
-      .total();
+/// On the machine, with another batch.
+double needed(TrainingShape shape, int64_t batch, bool recompute) {
+  shape.batch = batch;
+  shape.recompute = recompute;
+  return memory_of(shape).total() * static_cast<double>(shape.on_machine);
 }
 
 /// The most sequences a batch that fit into so many bytes; 0 if not even one does.
@@ -39,6 +41,15 @@ std::string what_fits(const TrainingShape& shape, double bytes) {
 
 }  // namespace
 
+attn::models::TrainingMemory memory_of(const TrainingShape& shape) {
+  attn::models::TrainingMemory memory = attn::models::training_memory(shape.config, shape.precision, shape.batch,
+                                                                      shape.length, shape.recompute, shape.trains);
+  const auto ranks = static_cast<double>(shape.ranks);
+  if (ranks > 1) memory.gradients += memory.gradients / ranks;
+  memory.moments /= ranks;
+  return memory;
+}
+
 std::string describe(const attn::models::TrainingMemory& memory) {
   const auto bytes = [](double count) { return short_number(count) + "B"; };
   return fmt::format("{}: {} weights, {} gradients, {} moments, {} activations, {} to validate or save",
@@ -47,12 +58,12 @@ std::string describe(const attn::models::TrainingMemory& memory) {
 }
 
 void require_memory(const TrainingShape& shape, bool force) {
-  const attn::models::TrainingMemory memory = attn::models::training_memory(
-      shape.config, shape.precision, shape.batch, shape.length, shape.recompute, shape.trains);
-  const double available = attn::models::available_memory();
-  if (memory.total() <= kClose * available) return;
-  const std::string numbers = fmt::format("needs about {}; there are {}B", describe(memory), short_number(available));
-  if (memory.total() <= available || force) return say("attn: this training {}\n", numbers);
+  const double total = needed(shape, shape.batch, shape.recompute), available = attn::models::available_memory();
+  if (total <= kClose * available) return;
+  const std::string ranks = shape.on_machine == 1 ? "" : fmt::format(", {} times", shape.on_machine);
+  const std::string numbers =
+      fmt::format("needs about {}{}; there are {}B", describe(memory_of(shape)), ranks, short_number(available));
+  if (total <= available || force) return say("attn: this training {}\n", numbers);
   throw UsageError(
       fmt::format("this training {}. {}; --force tries all the same", numbers, what_fits(shape, kClose * available)));
 }

@@ -17,13 +17,17 @@ struct TrainingShape {
   int64_t length = 1;  ///< of each, at most
   bool recompute = false;
   std::function<bool(std::string_view)> trains = {};  ///< null: all parameters
+  int64_t ranks = 1;                                  ///< share the moments
+  int64_t on_machine = 1;                             ///< of the ranks: they share its memory
 };
 
+/// Of a rank. One of several has a part of the moments, and the sums of that part of the gradients.
+attn::models::TrainingMemory memory_of(const TrainingShape& shape);
 /// "1.2 GB: weights 0.1, ..."
 std::string describe(const attn::models::TrainingMemory& memory);
 
-/// Throws UsageError if the training needs more memory than there is, with both numbers and with what would fit; a
-/// warning on standard error instead, if `force`, or if it comes close.
+/// Throws UsageError if the training needs more memory than the machine has, with both numbers and with what would fit;
+/// a warning on standard error instead, if `force`, or if it comes close.
 void require_memory(const TrainingShape& shape, bool force);
 
 }  // namespace cli

@@ -12,6 +12,10 @@
 namespace cli {
 namespace {
 
+// A rank is worth naming that takes so many times as long as the others, for so many steps.
+constexpr double kSlow = 1.25;
+constexpr int kSlowSteps = 5;
+
 size_t terminal_width() {
   constexpr size_t kUsual = 80;  // where the terminal does not say
   winsize size = {};
@@ -69,6 +73,9 @@ void TrainingProgress::step(const attn::train::StepReport& report) {
   step_ = report.step;
   skipped_ += report.skipped;
   scale_ = report.loss_scale;
+  slow_steps_ = report.slowness < kSlow ? 0 : report.slowest_rank == slowest_ ? slow_steps_ + 1 : 1;
+  slowest_ = report.slowest_rank;
+  slowness_ = report.slowness;
   if (!quiet_ && line_.is_due()) line_.show(text());
 }
 
@@ -90,11 +97,12 @@ void TrainingProgress::note(const std::string& text) {
 /// What matters most comes first: a narrow terminal cuts the end.
 std::string TrainingProgress::text() const {
   const double left = static_cast<double>(steps_ - step_) * seconds_;
-  std::string scaling;
-  if (scale_ != 1) scaling += fmt::format("  loss scale {}", scale_);
-  if (skipped_ > 0) scaling += fmt::format("  {} skipped", skipped_);
+  std::string notes;
+  if (scale_ != 1) notes += fmt::format("  loss scale {}", scale_);
+  if (skipped_ > 0) notes += fmt::format("  {} skipped", skipped_);
+  if (slow_steps_ >= kSlowSteps) notes += fmt::format("  rank {} takes {:.1f} times as long", slowest_, slowness_);
   return fmt::format("step {}/{}  loss {:.4f}  {} tokens/s  ETA {}{}{}  {:.0f} % of peak", step_, steps_, loss_,
-                     grouped(static_cast<int64_t>(rate_)), clock_time(left), validation_, scaling,
+                     grouped(static_cast<int64_t>(rate_)), clock_time(left), validation_, notes,
                      100 * rate_ * flops_ / peak_);
 }
 

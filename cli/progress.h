@@ -87,6 +87,8 @@ class TrainingProgress {
   bool quiet_;
   std::string validation_;
   int64_t step_ = 0, skipped_ = 0;
+  int slowest_ = 0, slow_steps_ = 0;  // a rank, and for how many steps it has been much slower than the others
+  double slowness_ = 1;
 };
 
 }  // namespace cli

@@ -18,6 +18,7 @@ struct Settings : DataSettings {
   double epochs = 0;
   attn::train::TrainerOptions options;
   std::string from, tune = "all";
+  int64_t data_parallel = 0;
   bool resume = false, overwrite = false, interactive = false, quiet = false, force = false;
   int64_t sample_every = 0;
   std::string sample_prompt;

@@ -18,7 +18,7 @@ void on_signal(int number) {
 }  // namespace
 
 void catch_signals() {
-  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE})
+  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1})
     if (std::signal(number, on_signal) == SIG_IGN) std::signal(number, SIG_IGN);
 }
 

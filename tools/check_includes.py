@@ -32,7 +32,7 @@ MODULES = {
     "nn": (("core", "attention", "linear", "record", "autograd", "io"), ()),
     "models": (("core", "attention", "record", "ops", "autograd", "nn", "io", "text"), ("nlohmann/",)),
     "generate": (("core", "autograd", "models", "text"), ()),
-    "train": (("core", "autograd", "nn", "models", "io", "text"), ("nlohmann/",)),
+    "train": (("core", "cluster", "autograd", "nn", "models", "io", "text"), ("nlohmann/",)),
 }
 
 # Foreign headers that a public header includes.
@@ -43,7 +43,10 @@ PREFIXES = {"tensor": "core", "profile": "core"}
 
 # Programs see the public headers, and the foreign (or generated) headers with these prefixes.
 PROGRAMS = {
-    "cli": ("CLI/", "fmt/", "httplib.h", "linux/", "nlohmann/", "fcntl.h", "poll.h", "sys/", "unistd.h"),
+    "cli": (
+        "CLI/", "fmt/", "httplib.h", "linux/", "nlohmann/", "dlfcn.h", "fcntl.h", "poll.h", "sched.h", "sys/",
+        "unistd.h",
+    ),
     "python": ("nanobind/", "unistd.h"),
     "examples": (),
     "bench": (

@@ -23,6 +23,7 @@
 // (arXiv:2407.21783) shards of two chunks, from both ends; Jacobs et al. 2023 (arXiv:2309.14509) sequence to heads.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -66,6 +67,15 @@ class Communicator {
                                           int tag) = 0;
   /// Gives every rank the same number of bytes, at least 1, from each rank: to [size() * bytes], in the order of ranks.
   virtual void all_gather(const void* from, int64_t bytes, void* to) = 0;
+};
+
+/// A job of this process alone, for code that is written for ranks.
+Communicator& one_rank();
+
+/// The Error of a call that fails for all ranks: each throws it, with the same reasons, and none waits for another.
+class RanksError : public Error {
+ public:
+  using Error::Error;
 };
 
 // ----------------------------------------------------------------------------------------------------------- placement
@@ -149,7 +159,7 @@ enum class Schedule {
 /// options.shard, first_batch and first_head may be given.
 ///
 /// A chunk of keys that no query of a rank may attend to, by position, segment or block, is neither sent to it nor
-/// computed. Throws Error on all ranks, with the reasons of the first rank that has some, if an argument is wrong
+/// computed. Throws RanksError, with the reasons of the first rank that has some, if an argument is wrong
 /// anywhere or the ranks do not agree.
 void attention(Communicator& ranks, const Sharding& sharding, ConstView<4> q, ConstView<4> k, ConstView<4> v,
                View<4> out, View<3> lse, const AttentionOptions& options = {}, Schedule schedule = Schedule::ring);
@@ -169,12 +179,21 @@ void attention_backward(Communicator& ranks, const Sharding& sharding, ConstView
 /// A rank sends 2 (R - 1) / R states. The bits depend on which rank has which keys. Throws Error as attention() does.
 void merge(Communicator& ranks, View<4> out, View<3> lse);
 
-/// A rank that lacks the arguments of a call calls this instead: all ranks, this one too, then throw Error with the
-/// reason, and none waits for this rank.
+/// A rank that lacks the arguments of a call calls this instead: all ranks, this one too, then throw RanksError with
+/// the reason, and none waits for this rank.
 [[noreturn]] void refuse(Communicator& ranks, const std::string& reason);
 /// For a program that exchanges something of its own before a call: returns once all ranks have called it with the same
-/// `step`. Throws Error on all ranks if one calls refuse(), another step or a function of this header instead.
+/// `step`. Throws RanksError if one calls refuse(), another step or a function of this header instead.
 void synchronize(Communicator& ranks, const std::string& step);
+
+/// What every rank gives, in the order of ranks, on each of them: any bytes, of any number. Throws as synchronize()
+/// does.
+std::vector<std::string> gather(Communicator& ranks, const std::string& mine);
+/// Throws RanksError, with two of the values, unless all give the same: a version, options, a sum of data.
+void require_same(Communicator& ranks, const std::string& what, const std::string& mine);
+/// Runs what each rank does by itself, and returns once all are done. If it throws on a rank, all throw RanksError with
+/// the reason of the first such rank. A job of one rank lets the exception pass.
+void on_all_ranks(Communicator& ranks, const std::string& step, const std::function<void()>& work);
 
 /// Shapes and element type of the arrays of a call, but for their lengths.
 struct ClusterShape {

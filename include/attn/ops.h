@@ -211,8 +211,10 @@ struct AdamWOptions {
 void adamw(View<2> parameter, ConstView<2> gradient, View<2> first_moment, View<2> second_moment,
            const AdamWOptions& options, View<2> copy = {});
 
-/// The sum of squares in float64, in a fixed order. It is infinite or NaN where x has such numbers.
+/// The sum of squares in float64, in a fixed order. It is infinite or NaN where x has such numbers. That of a dense x
+/// is the sum, in order, of those of its pieces of kSumPiece elements.
 double sum_of_squares(ConstView<2> x);
+constexpr int64_t kSumPiece = int64_t{1} << 18;
 
 }  // namespace attn::ops
 #pragma GCC visibility pop

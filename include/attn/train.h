@@ -20,8 +20,10 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 
+#include "attn/cluster.h"
 #include "attn/models.h"
 #include "attn/nn_adamw.h"
 #include "attn/train_data.h"
@@ -66,7 +68,7 @@ class LossScaler {
 
 struct TrainerOptions {
   int64_t steps = 2000;      ///< updates
-  int64_t accumulation = 1;  ///< batches per update
+  int64_t accumulation = 1;  ///< batches per update, of all ranks together
   double learning_rate = 1e-3;
   double min_learning_rate = 1e-4;  ///< at the end of the cosine
   int64_t warmup = 100;             ///< steps of linear warm-up before the cosine
@@ -87,6 +89,12 @@ struct TrainerOptions {
   bool skip_nonfinite = false;  ///< skip updates with gradients that are not finite, instead of stopping
   LossScaling scaling = {};
   uint64_t seed = 1337;
+  /// Data-parallel training: the ranks share the batches of each update, of which there are a multiple of ranks, and
+  /// each rank updates a part of the parameters and keeps the moments of that part alone (ZeRO-1). All ranks call the
+  /// same functions, with the same model, data and options. Results have the same bits for any number of ranks, 1
+  /// included. Borrowed; null: this process alone, where gradients of several batches are added within products, and
+  /// results differ by rounding.
+  cluster::Communicator* ranks = nullptr;
 };
 
 /// The learning rate of a step, from 0: linear warm-up, cosine, constant. Throws Error for invalid options.
@@ -101,6 +109,8 @@ struct StepReport {
   int64_t tokens = 0;     ///< in the batches of the step
   bool skipped = false;   ///< the gradients were not finite
   double loss_scale = 1;  ///< of the backward
+  int slowest_rank = 0;   ///< whose batches took longest,
+  double slowness = 1;    ///< and how many times as long as those of the other ranks on average
 };
 
 /// What a validation found.
@@ -115,6 +125,7 @@ struct ValidationOptions {
   std::optional<Metric> metric = {};
   std::vector<std::string> labels = {};  ///< the names of the classes, for Metric::span_f1
   models::ForwardOptions forward = {};
+  cluster::Communicator* ranks = nullptr;  ///< they share the batches, and all get the result; borrowed
 };
 /// Adds what the model says of a batch with targets or values, and its loss times their weight, to `predictions`;
 /// returns that weight. `memory` is that of an earlier tape, to be reused. Throws Error as Model::loss().
@@ -138,8 +149,11 @@ struct BatchLoss {
 /// borrows must live until the next call.
 using LossFunction = std::function<BatchLoss(autograd::Tape& tape, uint64_t number)>;
 
+class Optimizer;
+
 /// Trains a model on a dataset, or parameters with a loss of your own: schedule, clipping, loss scaling, validation,
-/// checkpoints.
+/// checkpoints. With options.ranks, all ranks call resume(), step(), validate(), save() and run() alike; an error of
+/// one is an Error on all.
 class Trainer {
  public:
   /// Borrows model and data; they must outlive the trainer. The directory must exist before run(); with "" the trainer
@@ -147,9 +161,11 @@ class Trainer {
   Trainer(models::Model& model, const Dataset& data, const TrainerOptions& options, std::string directory,
           const ValidationOptions& validation = {});
   /// The same for layers and a loss of your own; options.recompute has no effect. Borrows the parameters. Without
-  /// `validation` there is none, and no checkpoint is the best one.
+  /// `validation` there is none, and no checkpoint is the best one. Each rank calls `validation`; what rank 0 finds
+  /// counts.
   Trainer(nn::Parameters& parameters, LossFunction loss, const TrainerOptions& options = {}, std::string directory = "",
           std::function<Validation()> validation = {});
+  ~Trainer();
 
   /// Continues from the last undamaged checkpoint; `notes` receives a line per damaged one. Throws Error if the
   /// checkpoint belongs to another model or to options that lead to other numbers. `steps` may differ if decay_steps is
@@ -163,7 +179,8 @@ class Trainer {
   StepReport step();
   /// Validates and updates best_score(). Throws Error without a validation.
   Validation validate();
-  /// Writes a checkpoint, as the best one if the last validation was the best.
+  /// Writes a checkpoint, as the best one if the last validation was the best. Rank 0 writes it, and holds all moments
+  /// while it does. The file does not depend on the number of ranks.
   void save();
 
   int64_t steps_done() const { return step_; }
@@ -176,7 +193,7 @@ class Trainer {
     std::function<void(const StepReport&)> step = {};
     std::function<void(int64_t step, const Validation&, bool best)> validation = {};
     std::function<void(const std::string& text)> note = {};  ///< as: a checkpoint could not be written
-    std::function<bool()> stop = {};                         ///< return true to save and return after this step
+    std::function<bool()> stop = {};  ///< return true, on one rank or more, to save and return after this step
   };
   /// True if options.patience has ended the training.
   bool stopped_early() const { return options_.patience > 0 && since_best_ >= options_.patience; }
@@ -187,15 +204,21 @@ class Trainer {
 
  private:
   [[noreturn]] void explain_nonfinite(const std::string& what, uint64_t number);
+  void require_agreement();
+  void load_checkpoint(std::vector<std::string>* notes);
+  double run_batch(uint64_t number, double loss_scale, double& tokens);
   double accumulate_gradients(StepReport& report);
   void update_parameters(double gradient_factor, double learning_rate);
+  bool stops(const Events& events);
   nn::Parameters& parameters_;
+  std::string data_;  // what the ranks have in common of it
   LossFunction loss_;
   std::function<Validation()> validation_;
   TrainerOptions options_;
   std::string directory_;
   std::shared_ptr<autograd::Recycler> memory_;
-  nn::AdamW optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
+  bool agreed_ = false;               // the ranks, on what they train
   std::optional<LossScaler> scaler_;  // absent: the scale is 1
   int64_t step_ = 0;
   double best_score_;  // NaN before the first validation

@@ -1,4 +1,5 @@
 // AdamW in one pass over parameter, gradient and both moments, and the norm that gradients are clipped by.
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -87,7 +88,10 @@ double sum_of_squares(ConstView<2> x) {
   for_blocks(x.size, dense, [&](const RowBlock& b) {
     partial[b.task] = k.sum_of_squares({.rows = b.rows, .columns = b.columns, .x = rows_at(x, b)});
   });
-  return std::accumulate(partial, partial + blocks, 0.0);
+  double total = 0;
+  for (int64_t n = 0; n < blocks; n += kSumPiece / kBlock)
+    total += std::accumulate(partial + n, partial + std::min(n + kSumPiece / kBlock, blocks), 0.0);
+  return total;
 }
 
 }  // namespace attn::ops

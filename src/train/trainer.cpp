@@ -1,8 +1,11 @@
 // The loop: one update, validation, checkpoints, resuming.
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numbers>
@@ -10,6 +13,7 @@
 #include "attn/train.h"
 #include "core/checker.h"
 #include "io/json.h"
+#include "train/optimizer.h"
 
 namespace attn::train {
 namespace {
@@ -41,13 +45,19 @@ void check(Checker& checker, const LossScaling& scaling) {
   require(checker, scaling.interval > 0, "scaling.interval", scaling.interval, "positive");
 }
 
+cluster::Communicator& ranks_of(const TrainerOptions& options) {
+  return options.ranks ? *options.ranks : cluster::one_rank();
+}
+
 void check(const TrainerOptions& options) {
   Checker checker("train");
   const auto require = [&](bool holds, const char* name, auto value, const char* allowed) {
     train::require(checker, holds, name, value, allowed);
   };
   require(options.steps > 0, "steps", options.steps, "positive");
-  require(options.accumulation > 0, "accumulation", options.accumulation, "positive");
+  const int ranks = ranks_of(options).size();
+  require(options.accumulation > 0 && options.accumulation % ranks == 0, "accumulation", options.accumulation,
+          ranks == 1 ? "positive" : ("a multiple of the ranks, of which there are " + std::to_string(ranks)).c_str());
   require(options.learning_rate > 0 && std::isfinite(options.learning_rate), "learning_rate", options.learning_rate,
           "positive and finite");
   require(options.min_learning_rate >= 0, "min_learning_rate", options.min_learning_rate, "at least 0");
@@ -148,84 +158,7 @@ void LossScaler::restore(double scale, int64_t streak) {
   streak_ = streak;
 }
 
-// ---------------------------------------------------------------------------------------------------------- validation
-
-namespace {
-
-/// What the model says of the targets of a batch, added to the predictions; returns the sum of the losses' weights.
-double add_classes(Tape& tape, const models::Model& model, const models::Batch& batch,
-                   const models::ForwardOptions& options, Predictions& predictions) {
-  const models::TargetLogits found = model.target_logits(tape, batch, options);
-  const double loss = scalar_of(cross_entropy(tape, found.logits, found.targets, found.weights));
-  const View<2> rows = found.logits.data().rows();
-  Array wide(DType::float32, {rows.size[0], rows.size[1]}, false);
-  ops::convert(rows, wide.rows());
-  double weight = 0;
-  for (int64_t r = 0; r < rows.size[0]; ++r) {
-    const auto n = static_cast<size_t>(r);
-    if (found.targets[n] == ops::kIgnoreIndex) continue;
-    const float* row = static_cast<const float*>(wide.data()) + r * rows.size[1];
-    predictions.expected.push_back(found.targets[n]);
-    predictions.predicted.push_back(std::max_element(row, row + rows.size[1]) - row);
-    weight += found.weights.empty() ? 1 : found.weights[n];
-  }
-  predictions.loss += loss * weight;
-  return weight;
-}
-
-/// Where each text of a batch with a target for each token ends among the predictions.
-void add_ends(const models::Batch& batch, int64_t first, Predictions& predictions) {
-  const auto per_text = std::ssize(batch.targets) / batch.sequences;
-  for (int64_t b = 0; b < batch.sequences; ++b) {
-    const auto n = static_cast<size_t>(b);
-    const int64_t begin = batch.cu_seqlens.empty() ? b * per_text : batch.cu_seqlens[n];
-    const int64_t end = batch.cu_seqlens.empty() ? begin + per_text : batch.cu_seqlens[n + 1];
-    const auto targets = batch.targets.begin();
-    first += end - begin - std::count(targets + begin, targets + end, ops::kIgnoreIndex);
-    predictions.ends.push_back(first);
-  }
-}
-
-double add_numbers(Tape& tape, const models::Model& model, const models::Batch& batch,
-                   const models::ForwardOptions& options, Predictions& predictions) {
-  const std::vector<double> said = model.forward(tape, batch, options).data().values();
-  for (size_t n = 0; n < said.size(); ++n) {
-    predictions.expected_values.push_back(batch.values[n]);
-    predictions.predicted_values.push_back(said[n]);
-    predictions.loss += (said[n] - batch.values[n]) * (said[n] - batch.values[n]);
-  }
-  return static_cast<double>(said.size());
-}
-
-}  // namespace
-
-double add_predictions(const models::Model& model, const models::Batch& batch, Predictions& predictions,
-                       const models::ForwardOptions& options, std::shared_ptr<autograd::Recycler> memory) {
-  Tape tape({}, std::move(memory));
-  if (!batch.values.empty()) return add_numbers(tape, model, batch, options, predictions);
-  const int64_t before = std::ssize(predictions.expected);
-  const double weight = add_classes(tape, model, batch, options, predictions);
-  if (classifies_tokens(model.config())) add_ends(batch, before, predictions);
-  return weight;
-}
-
-Validation validate(const models::Model& model, const Dataset& data, const ValidationOptions& options) {
-  Predictions predictions;
-  double weight = 0;
-  const auto memory = Tape().memory();
-  const models::Config& config = model.config();
-  for (int64_t n = 0; n < data.validation_batches(); ++n)
-    weight += add_predictions(model, data.validation(n), predictions, options.forward, memory);
-  if (predictions.expected.empty() && predictions.expected_values.empty())
-    throw Error("validate", {"there is nothing to validate with: no target takes part"});
-  predictions.loss = weight > 0 ? predictions.loss / weight : 0;
-  const bool of_classes = !predictions.expected.empty();
-  const Metric metric = options.metric.value_or(config.classes && of_classes ? Metric::accuracy : Metric::loss);
-  return {.loss = predictions.loss,
-          .accuracy = of_classes ? metric_value(Metric::accuracy, predictions) : 0,
-          .metric = metric,
-          .score = metric_value(metric, predictions, options.labels)};
-}
+// ------------------------------------------------------------------------------------------------------- construction
 
 namespace {
 
@@ -252,6 +185,22 @@ std::function<double(std::string_view)> layer_factors(const nn::Parameters& para
 
 }  // namespace
 
+namespace {
+
+/// A sum of the bytes of a list, which is equal where the lists are.
+template <class List>
+std::string sum_of(const List& list) {
+  const auto* bytes = reinterpret_cast<const char*>(list.data());
+  return std::to_string(std::hash<std::string_view>()({bytes, list.size() * sizeof *list.data()}));
+}
+
+ValidationOptions shared_by(ValidationOptions options, cluster::Communicator* ranks) {
+  if (!options.ranks) options.ranks = ranks;
+  return options;
+}
+
+}  // namespace
+
 Trainer::Trainer(models::Model& model, const Dataset& data, const TrainerOptions& options, std::string directory,
                  const ValidationOptions& validation)
     : Trainer(
@@ -262,7 +211,10 @@ Trainer::Trainer(models::Model& model, const Dataset& data, const TrainerOptions
             const int64_t tokens = batch.cu_seqlens.empty() ? batch.sequences * batch.length : batch.length;
             return BatchLoss(model.loss(tape, batch, {.recompute = recompute}), tokens);
           },
-          options, std::move(directory), [&, validation] { return train::validate(model, data, validation); }) {}
+          options, std::move(directory),
+          [&, how = shared_by(validation, options.ranks)] { return train::validate(model, data, how); }) {
+  if (options.ranks) data_ = data.describe() + ", batch 0: " + sum_of(data.training(0).tokens);
+}
 
 Trainer::Trainer(nn::Parameters& parameters, LossFunction loss, const TrainerOptions& options, std::string directory,
                  std::function<Validation()> validation)
@@ -272,13 +224,44 @@ Trainer::Trainer(nn::Parameters& parameters, LossFunction loss, const TrainerOpt
       options_(options),
       directory_(std::move(directory)),
       memory_(Tape().memory()),
-      optimizer_(parameters),
       best_score_(std::numeric_limits<double>::quiet_NaN()) {
   check(options);
-  if (options.layer_decay < 1) optimizer_.learning_rate_factor = layer_factors(parameters, options.layer_decay);
+  const LearningRateFactor factor =
+      options.layer_decay < 1 ? layer_factors(parameters, options.layer_decay) : LearningRateFactor();
+  optimizer_ = options.ranks ? shared_optimizer(*options.ranks, parameters, factor) : own_optimizer(parameters, factor);
   if (!loss_) throw Error("train", {"there is no loss"});
   if (scales(options, parameters.options().precision)) scaler_.emplace(options.scaling);
   require_directory(directory_, true);
+}
+
+Trainer::~Trainer() = default;
+
+/// Before the first step: do all ranks train the same?
+void Trainer::require_agreement() {
+  cluster::Communicator& ranks = ranks_of(options_);
+  if (std::exchange(agreed_, true) || ranks.size() == 1) return;
+  OrderedJson options = decisive(options_, parameters_.options().precision);
+  options.update({{"steps", options_.steps},
+                  {"eval_every", options_.eval_every},
+                  {"save_every", options_.save_every},
+                  {"keep_every", options_.keep_every},
+                  {"patience", options_.patience},
+                  {"skip_nonfinite", options_.skip_nonfinite},
+                  {"matmul_precision", attn::name_of(ops::matmul_precision())},
+                  {"saves", !directory_.empty()},
+                  {"validates", validation_ != nullptr}});
+  std::string names;
+  std::vector<double> squares;
+  for (const nn::Parameter& parameter : parameters_.all()) {
+    names += parameter.name + " ";
+    if (!parameter.value.is_freed()) squares.push_back(ops::sum_of_squares(parameter.master.flat()));
+  }
+  cluster::require_same(ranks, "version", ATTN_VERSION);
+  cluster::require_same(ranks, "instruction set", active_isa());
+  cluster::require_same(ranks, "the options", options.dump());
+  cluster::require_same(ranks, "the data", data_);
+  cluster::require_same(ranks, "done the steps", std::to_string(step_));
+  cluster::require_same(ranks, "parameters with the sum", sum_of(names) + " " + sum_of(squares));
 }
 
 // -------------------------------------------------------------------------------------------------------- one update
@@ -290,6 +273,25 @@ autograd::TapeOptions tape_options(const TrainerOptions& options, uint64_t numbe
           .training = true,
           .seed = options.seed + 0x9e3779b97f4a7c15u * (number + 1),
           .check_finite = check_finite};
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Of the batches of all ranks: for each rank their tokens, their seconds, and the loss of every one.
+void add_batches(const std::vector<std::vector<double>>& ranks, int64_t batches, StepReport& report) {
+  const int64_t count = std::ssize(ranks);
+  double seconds = 0;
+  for (int64_t batch = 0; batch < batches; ++batch)
+    report.loss += ranks[batch % count][2 + batch / count] / static_cast<double>(batches);
+  for (int64_t rank = 0; rank < count; ++rank) {
+    report.tokens += static_cast<int64_t>(ranks[rank][0]);
+    seconds += ranks[rank][1];
+    if (ranks[rank][1] > ranks[report.slowest_rank][1]) report.slowest_rank = static_cast<int>(rank);
+  }
+  const double slowest = ranks[report.slowest_rank][1], others = seconds - slowest;
+  if (count > 1) report.slowness = slowest * static_cast<double>(count - 1) / others;
 }
 
 }  // namespace
@@ -307,54 +309,67 @@ void Trainer::explain_nonfinite(const std::string& what, uint64_t number) {
                         "; nothing was updated since step " + std::to_string(step_)});
 }
 
+/// The loss of a batch, whose gradients, times the scale, are then in the parameters. Adds to `tokens`.
+double Trainer::run_batch(uint64_t number, double loss_scale, double& tokens) {
+  Tape tape(tape_options(options_, number, false), memory_);
+  const BatchLoss batch = [&] {
+    const ProfileSpan span("forward");
+    return loss_(tape, number);
+  }();
+  const double value = scalar_of(batch.loss);
+  if (!is_finite(value) && !options_.skip_nonfinite) explain_nonfinite("the loss is not finite", number);
+  const ProfileSpan span("backward");
+  tape.backward(batch.loss, loss_scale / static_cast<double>(options_.accumulation));
+  tokens += static_cast<double>(batch.tokens);
+  return value;
+}
+
 /// Of all batches of an update, times the loss scale. Returns the sum of their squares, which is not finite if one of
 /// them is not.
 double Trainer::accumulate_gradients(StepReport& report) {
-  parameters_.clear_gradients();
-  for (int64_t micro = 0; micro < options_.accumulation; ++micro) {
-    const uint64_t number = static_cast<uint64_t>(step_ * options_.accumulation + micro);
-    Tape tape(tape_options(options_, number, false), memory_);
-    const auto [loss, tokens] = [&] {
-      const ProfileSpan span("forward");
-      return loss_(tape, number);
-    }();
-    const double value = scalar_of(loss);
-    if (!is_finite(value) && !options_.skip_nonfinite) explain_nonfinite("the loss is not finite", number);
-    {
-      const ProfileSpan span("backward");
-      tape.backward(loss, report.loss_scale / static_cast<double>(options_.accumulation));
-    }
-    report.loss += value / static_cast<double>(options_.accumulation);
-    report.tokens += tokens;
+  cluster::Communicator& ranks = ranks_of(options_);
+  const auto first = static_cast<uint64_t>(step_ * options_.accumulation);
+  std::vector<double> own = {0, 0};  // the tokens and seconds of this rank's batches, then the loss of each
+  optimizer_->begin();
+  for (int64_t batch = ranks.rank(); batch < options_.accumulation; batch += ranks.size()) {
+    const auto start = std::chrono::steady_clock::now();
+    cluster::on_all_ranks(ranks, "a batch", [&] {
+      own.push_back(run_batch(first + static_cast<uint64_t>(batch), report.loss_scale, own[0]));
+      own[1] += seconds_since(start);
+    });
+    optimizer_->add_batch();
   }
+  add_batches(gather_numbers(ranks, own), options_.accumulation, report);
+
   const bool may_be_skipped = options_.skip_nonfinite || (scaler_ && scaler_->can_back_off());
-  double squares = 0;
+  double total = 0;
   const ProfileSpan span("gradient norm");
-  for (const nn::Parameter& parameter : parameters_.all()) {
-    if (parameter.value.gradient_is_empty()) continue;
-    const double own = ops::sum_of_squares(parameter.value.gradient().flat());
-    if (!is_finite(own) && !may_be_skipped)
-      explain_nonfinite(
-          "the gradient of " + parameter.name + " is not finite" + (scaler_ ? " at the smallest loss scale" : ""),
-          static_cast<uint64_t>(step_ * options_.accumulation));
-    squares += own;
-  }
-  return squares;
+  const std::vector<std::optional<double>> squares = optimizer_->squares();
+  cluster::on_all_ranks(ranks, "the gradient norm", [&] {
+    for (size_t n = 0; n < squares.size(); ++n) {
+      if (!squares[n]) continue;
+      if (!is_finite(*squares[n]) && !may_be_skipped)
+        explain_nonfinite("the gradient of " + parameters_.all()[n].name + " is not finite" +
+                              (scaler_ ? " at the smallest loss scale" : ""),
+                          first);
+      total += *squares[n];
+    }
+  });
+  return total;
 }
 
 void Trainer::update_parameters(double gradient_factor, double learning_rate) {
   const ProfileSpan span("optimizer");
-  ops::AdamWOptions& update = optimizer_.options;
-  update.learning_rate = learning_rate;
-  update.beta1 = options_.beta1;
-  update.beta2 = options_.beta2;
-  update.epsilon = options_.epsilon;
-  update.weight_decay = options_.weight_decay;
-  update.gradient_factor = gradient_factor;
-  optimizer_.step();
+  optimizer_->step({.learning_rate = learning_rate,
+                    .beta1 = options_.beta1,
+                    .beta2 = options_.beta2,
+                    .epsilon = options_.epsilon,
+                    .weight_decay = options_.weight_decay,
+                    .gradient_factor = gradient_factor});
 }
 
 StepReport Trainer::step() {
+  require_agreement();
   const auto start = std::chrono::steady_clock::now();
   StepReport report;
   report.loss_scale = scaler_ ? scaler_->scale() : 1;
@@ -370,13 +385,17 @@ StepReport Trainer::step() {
     update_parameters(clipped / report.loss_scale, report.learning_rate);
   }
   if (scaler_) scaler_->update(!report.skipped);
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.seconds = seconds_since(start);
   return report;
 }
 
 Validation Trainer::validate() {
   if (!validation_) throw Error("train", {"there is no validation"});
-  const Validation result = validation_();
+  cluster::Communicator& ranks = ranks_of(options_);
+  Validation result;
+  cluster::on_all_ranks(ranks, "validation", [&] { result = validation_(); });
+  const std::string first = cluster::gather(ranks, {reinterpret_cast<const char*>(&result), sizeof result}).front();
+  std::memcpy(&result, first.data(), sizeof result);
   metric_ = result.metric;
   const double score = result.metric == Metric::loss ? result.loss : result.score;
   is_best_ = std::isnan(best_score_) ? !std::isnan(score)
@@ -390,10 +409,11 @@ Validation Trainer::validate() {
 
 void Trainer::save() {
   if (directory_.empty()) return;
+  SavedMoments moments = optimizer_->saved_moments();
   std::vector<io::NamedTensor> tensors = parameters_.tensors();
-  for (io::NamedTensor& tensor : optimizer_.tensors()) tensors.push_back(std::move(tensor));
+  for (io::NamedTensor& tensor : moments.tensors) tensors.push_back(std::move(tensor));
   OrderedJson state = {{"step", step_},
-                       {"updates", optimizer_.options.step - 1},
+                       {"updates", optimizer_->updates()},
                        {"options", decisive(options_, parameters_.options().precision)}};
   if (scaler_) state["loss_scaling"] = {{"scale", scaler_->scale()}, {"streak", scaler_->streak()}};
   if (is_finite(best_score_)) {
@@ -402,7 +422,10 @@ void Trainer::save() {
   }
   state["since_best"] = since_best_;
   const bool keep = options_.keep_every > 0 && step_ % options_.keep_every == 0;
-  models::Checkpoints(directory_).save(step_, tensors, state.dump(), is_best_, keep);
+  cluster::Communicator& ranks = ranks_of(options_);
+  cluster::on_all_ranks(ranks, "checkpoint", [&] {
+    if (ranks.rank() == 0) models::Checkpoints(directory_).save(step_, tensors, state.dump(), is_best_, keep);
+  });
   saved_step_ = step_;
 }
 
@@ -424,6 +447,11 @@ bool is_state(const io::Json& state) {
 }  // namespace
 
 void Trainer::resume(std::vector<std::string>* notes) {
+  cluster::on_all_ranks(ranks_of(options_), "resume", [&] { load_checkpoint(notes); });
+  agreed_ = false;
+}
+
+void Trainer::load_checkpoint(std::vector<std::string>* notes) {
   const models::Checkpoint checkpoint = models::Checkpoints(directory_).load("last", notes);
   const io::Json state = io::parse_json("resume", checkpoint.path + ", the trainer's state", checkpoint.state);
   if (!is_state(state)) throw Error("resume", {checkpoint.path + ": the trainer's state is not what a trainer writes"});
@@ -439,7 +467,7 @@ void Trainer::resume(std::vector<std::string>* notes) {
 
   if (scaler_) scaler_->restore(state["loss_scaling"]["scale"], state["loss_scaling"]["streak"]);
   parameters_.load(checkpoint.file);
-  optimizer_.load(checkpoint.file, *count_in(state, "updates") + 1);
+  optimizer_->load(checkpoint.file, *count_in(state, "updates"));
   step_ = *count_in(state, "step");
   best_score_ = state.contains("best_score") && state["best_score"].is_number()
                     ? state["best_score"].get<double>()
@@ -452,14 +480,19 @@ void Trainer::resume(std::vector<std::string>* notes) {
 
 // -------------------------------------------------------------------------------------------------------------- loop
 
+bool Trainer::stops(const Events& events) {
+  const std::vector<std::string> all = cluster::gather(ranks_of(options_), events.stop && events.stop() ? "stop" : "");
+  return std::any_of(all.begin(), all.end(), [](const std::string& one) { return !one.empty(); });
+}
+
 bool Trainer::run(const Events& events) {
-  require_directory(directory_, false);
+  cluster::on_all_ranks(ranks_of(options_), "run", [&] { require_directory(directory_, false); });
   const int64_t save_every = options_.save_every ? options_.save_every : options_.eval_every;
   const auto due = [&](int64_t every) { return every > 0 && step_ % every == 0; };
   while (step_ < options_.steps && !stopped_early()) {
     const StepReport report = step();
     if (events.step) events.step(report);
-    const bool stopping = events.stop && events.stop();
+    const bool stopping = stops(events);
     bool last = step_ == options_.steps;
     is_best_ = false;
     if (validation_ && (last || due(options_.eval_every))) {

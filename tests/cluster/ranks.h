@@ -12,4 +12,23 @@ cluster::Communicator& world();
 /// The first n of them; null on the others. All ranks call it.
 std::unique_ptr<cluster::Communicator> first_ranks(int n);
 
+/// Counts the bytes that the messages of a rank have.
+class Counting : public cluster::Communicator {
+ public:
+  explicit Counting(cluster::Communicator& ranks) : ranks_(ranks) {}
+  int rank() const override { return ranks_.rank(); }
+  int size() const override { return ranks_.size(); }
+  std::unique_ptr<cluster::Transfer> start(std::span<const cluster::Message> sent,
+                                           std::span<const cluster::Message> received, int tag) override {
+    for (const cluster::Message& message : sent) bytes += message.bytes;
+    return ranks_.start(sent, received, tag);
+  }
+  void all_gather(const void* from, int64_t count, void* to) override { ranks_.all_gather(from, count, to); }
+
+  int64_t bytes = 0;
+
+ private:
+  cluster::Communicator& ranks_;
+};
+
 }  // namespace attn::test

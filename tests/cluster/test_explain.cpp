@@ -7,25 +7,6 @@
 namespace attn::test {
 namespace {
 
-/// Counts the bytes that the messages of a rank have.
-class Counting : public cluster::Communicator {
- public:
-  explicit Counting(cluster::Communicator& ranks) : ranks_(ranks) {}
-  int rank() const override { return ranks_.rank(); }
-  int size() const override { return ranks_.size(); }
-  std::unique_ptr<cluster::Transfer> start(std::span<const cluster::Message> sent,
-                                           std::span<const cluster::Message> received, int tag) override {
-    for (const cluster::Message& message : sent) bytes += message.bytes;
-    return ranks_.start(sent, received, tag);
-  }
-  void all_gather(const void* from, int64_t count, void* to) override { ranks_.all_gather(from, count, to); }
-
-  int64_t bytes = 0;
-
- private:
-  cluster::Communicator& ranks_;
-};
-
 TEST(ClusterExplain, CountsTheBytesThatAreSent) {
   const cluster::ClusterShape shape = {.B = 1, .H = 4, .Hk = 2, .D = 16, .Dv = 8, .dtype = DType::bfloat16};
   AttentionOptions causal, window, all;

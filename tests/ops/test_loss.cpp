@@ -218,6 +218,20 @@ TEST(OpsLoss, SumOfSquaresIsInDouble) {
   });
 }
 
+/// Ranks that have the pieces of an array find its norm.
+TEST(OpsLoss, SumOfSquaresIsThatOfThePiecesInOrder) {
+  for_each_isa_of_elements([](const std::string& isa) {
+    attn::Array x(DType::float32, {1, 3 * kSumPiece + 5});
+    Random random(3);
+    float* element = x.data<float>();
+    for (int64_t n = 0; n < x.count(); ++n) element[n] = static_cast<float>(random.normal());
+    double sum = 0;
+    for (int64_t first = 0; first < x.count(); first += kSumPiece)
+      sum += sum_of_squares(View<2>(element + first, {1, std::min(kSumPiece, x.count() - first)}));
+    EXPECT_EQ(sum_of_squares(x.flat()), sum) << isa;
+  });
+}
+
 // -------------------------------------------------------------------------------------------------------------- others
 
 TEST(OpsLoss, ThreadsDoNotMatter) {

@@ -35,6 +35,11 @@ OF_THE_MODEL = "--embed-dim --layers --heads --context"  # which --from decides
 PRELUDE = r"""
 set -eEuo pipefail
 trap 'echo "in: ${FUNCNAME:-$BASH_COMMAND} $*" >&2' ERR
+launcher=()
+mpirun() {  # -n RANKS attn SUBCOMMAND ...
+  local -a launcher=(command mpirun "$1" "$2")
+  attn "${@:4}"
+}
 attn() {
   local -a small=()
   if [[ $1 == train && $* != *--resume* ]]; then
@@ -46,7 +51,7 @@ attn() {
   [[ $1 != sweep ]] || small=(--embed-dim 32 --layers 1)
   [[ $1 != sweep || $* == *--over* ]] || small+=(--over tokens=32,64,128)
   if [[ " $* " != *" --serve "* && $1 != serve ]]; then
-    "$ATTN" "$@" "${small[@]}"
+    "${launcher[@]}" "$ATTN" "$@" "${small[@]}"
     return
   fi
   "$ATTN" "$@" > server.txt 2>&1 &
@@ -188,6 +193,8 @@ def test_commands(page: str, everything: pathlib.Path, tmp_path: pathlib.Path) -
         else:
             shutil.copy(path, tmp_path / path.name, follow_symlinks=False)
     environment = os.environ | {"ATTN_BUILD": str(BUILD), "SMALL": SMALL, "OF_THE_MODEL": OF_THE_MODEL,
+                                "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                                "OMPI_MCA_rmaps_base_oversubscribe": "1",
                                 "PKG_CONFIG_PATH": ":".join(map(str, tmp_path.glob("usr/local/lib*/**/pkgconfig")))}
     done = subprocess.run(["bash", "-c", PRELUDE + commands], cwd=tmp_path, env=environment, capture_output=True,
                           text=True, errors="replace", timeout=300)

@@ -1,0 +1,129 @@
+#include "job.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "commands.h"
+#include "mpi_module.h"
+#include "output.h"
+
+namespace cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kModule = "attn_mpi.so";
+
+/// The first of these variables that is a number.
+std::optional<int> number_in(std::initializer_list<const char*> names) {
+  for (const char* name : names)
+    if (const char* text = std::getenv(name)) return std::atoi(text);
+  return std::nullopt;
+}
+
+/// Beside the program, or where it is installed.
+void* open_module() {
+  const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
+  for (const fs::path& path : {folder / kModule, folder / ATTN_MODULES / kModule}) {
+    if (!fs::exists(path)) continue;
+    if (void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL)) return module;  // MPI opens modules that need it
+    throw attn::Error("job", {fmt::format("MPI cannot be loaded: {}", dlerror())});
+  }
+  throw attn::Error("job", {fmt::format("this attn was built without MPI, there is no {}: build it where CMake finds "
+                                        "MPI 3 (Debian: libopenmpi-dev)",
+                                        kModule)});
+}
+
+template <class Function>
+Function* symbol(const char* name) {
+  static void* const module = open_module();
+  return reinterpret_cast<Function*>(dlsym(module, name));
+}
+
+attn::cluster::Communicator* start_mpi() {
+  const char* reason = nullptr;
+  attn::cluster::Communicator* ranks = symbol<decltype(attn_mpi_start)>("attn_mpi_start")(&reason);
+  if (!ranks) throw attn::Error("job", {reason});
+  return ranks;
+}
+
+}  // namespace
+
+Launched launched() {
+  return {number_in({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}).value_or(1),
+          number_in({"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}).value_or(0)};
+}
+
+Job::Job(int64_t wanted) : shared_(wanted > 0), ranks_(&attn::cluster::one_rank()) {
+  const int started = launched().processes;
+  if (wanted == 0 && started > 1)
+    throw UsageError(fmt::format("there are {0} processes: --data-parallel {0} makes them train one model", started));
+  if (wanted <= 1 && started == 1) return;
+  ranks_ = start_mpi();
+  with_mpi_ = true;
+  if (const int size = ranks_->size(); size != wanted) {
+    leave();
+    if (size < started)
+      throw UsageError(fmt::format("MPI knows {} of {} processes: the launcher belongs to another MPI than {}", size,
+                                   started, kModule));
+    throw UsageError(
+        fmt::format("--data-parallel {} needs as many processes, and there {}: mpirun -n {} attn train ...", wanted,
+                    size == 1 ? "is 1" : fmt::format("are {}", size), wanted));
+  }
+  if (ranks_->rank() > 0) silence();
+  count_neighbours();
+}
+
+void Job::leave() {
+  ranks_ = &attn::cluster::one_rank();
+  if (std::exchange(with_mpi_, false)) symbol<decltype(attn_mpi_end)>("attn_mpi_end")();
+}
+
+void Job::silence() {
+  standard_error_ = dup(STDERR_FILENO);
+  const int nothing = open("/dev/null", O_WRONLY);
+  for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) dup2(nothing, stream);
+  close(nothing);
+}
+
+void Job::count_neighbours() {
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  sched_getaffinity(0, sizeof cores, &cores);
+  const std::string machine(host, sizeof host),
+      place = machine + std::string(reinterpret_cast<char*>(&cores), sizeof cores);
+  const std::vector<std::string> all = attn::cluster::gather(*ranks_, place);
+  on_cores_ = std::count(all.begin(), all.end(), place);
+  on_machine_ = std::count_if(all.begin(), all.end(), [&](const std::string& one) { return one.starts_with(machine); });
+}
+
+void Job::run(const std::function<void()>& work) {
+  if (!with_mpi_) return work();
+  std::string reason;
+  try {
+    return work();
+  } catch (const attn::cluster::RanksError&) {
+    leave();
+    throw;
+  } catch (const std::exception& error) {
+    reason = error.what();
+  }
+  if (standard_error_ >= 0) dup2(standard_error_, STDERR_FILENO);
+  say("attn: rank {}: {}\n", ranks_->rank(), reason);
+  symbol<decltype(attn_mpi_abort)>("attn_mpi_abort")(1);
+}
+
+}  // namespace cli

@@ -1,0 +1,52 @@
+// The processes that mpirun has started, as ranks of one job. attn needs no MPI: the module attn_mpi.so does, which is
+// opened where --data-parallel is given.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "attn/cluster.h"
+
+namespace cli {
+
+/// What the launcher says to a process in its environment: how many there are, and which this one is.
+struct Launched {
+  int processes = 1;
+  int rank = 0;
+};
+Launched launched();
+
+class Job {
+ public:
+  /// Joins the job if `wanted` ranks are asked for; with 0 this process is alone. Only rank 0 writes to standard output
+  /// and error from then on. Throws UsageError if the launcher has started another number of processes, and Error if
+  /// there is no MPI.
+  explicit Job(int64_t wanted);
+  ~Job() { leave(); }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  bool is_shared() const { return shared_; }
+  bool is_first() const { return ranks_->rank() == 0; }
+  attn::cluster::Communicator& ranks() const { return *ranks_; }
+  /// Ranks on this machine, and those of them that may use the same cores; this one is among both.
+  int64_t on_machine() const { return on_machine_; }
+  int64_t on_cores() const { return on_cores_; }
+
+  /// Runs `work`. What it throws for all ranks passes, once all have left the job; anything else ends the processes of
+  /// all ranks at once, after this rank has said why.
+  void run(const std::function<void()>& work);
+
+ private:
+  void silence();
+  void count_neighbours();
+  /// Waits for the other ranks to leave as well.
+  void leave();
+  bool shared_ = false;
+  bool with_mpi_ = false;
+  int64_t on_machine_ = 1, on_cores_ = 1;
+  attn::cluster::Communicator* ranks_;
+  int standard_error_ = -1;  // of a rank that must not write, in case it ends all
+};
+
+}  // namespace cli

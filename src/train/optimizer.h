@@ -1,0 +1,51 @@
+// What the loop of training does with gradients, in this process alone or with other ranks.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "attn/cluster.h"
+#include "attn/nn_adamw.h"
+
+namespace attn::train {
+
+/// The moments of AdamW as a file has them, and the arrays that they are borrowed from, where those are copies.
+struct SavedMoments {
+  std::vector<io::NamedTensor> tensors;
+  std::vector<Array> copies;
+};
+
+/// AdamW on the sum of the gradients of some batches.
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  /// Before the first batch of an update.
+  virtual void begin() = 0;
+  /// After the backward of each batch.
+  virtual void add_batch() = 0;
+  /// After the last: the sum of squares of each parameter's gradient; absent where it has none.
+  virtual std::vector<std::optional<double>> squares() = 0;
+  /// Updates the parameters. `options.step` is that of this object.
+  virtual void step(ops::AdamWOptions options) = 0;
+  /// Updates so far.
+  virtual int64_t updates() const = 0;
+
+  /// On rank 0 all moments, on the others none.
+  virtual SavedMoments saved_moments() = 0;
+  virtual void load(const io::Safetensors& file, int64_t updates) = 0;
+};
+
+using LearningRateFactor = std::function<double(std::string_view name)>;
+
+std::unique_ptr<Optimizer> own_optimizer(nn::Parameters& parameters, LearningRateFactor factor);
+/// Each rank updates a part of the parameters, from gradients that all send it (ranks.cpp).
+std::unique_ptr<Optimizer> shared_optimizer(cluster::Communicator& ranks, nn::Parameters& parameters,
+                                            LearningRateFactor factor);
+
+/// The numbers of every rank, which may have any count of them.
+std::vector<std::vector<double>> gather_numbers(cluster::Communicator& ranks, const std::vector<double>& mine);
+
+}  // namespace attn::train
