@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs ranks that reach each other over TCP alone, at a rate that is given, as if each had a machine of its own: every
-# rank is in a network namespace, and all are on one switch. For root, with iproute2 and Open MPI; nothing stays behind.
+# rank is in a network namespace, and all are on one switch. For root, with iproute2 and Open MPI; it leaves nothing.
 #
 # usage: network.sh RATE RANKS PROGRAM [ARGUMENT...]      RATE: of each rank, both ways, as tc takes it: 1gbit; or none
 set -euo pipefail

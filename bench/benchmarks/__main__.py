@@ -20,6 +20,7 @@ PARTS = {
     "transformers": ("transformers_models", "models of transformers with eager, sdpa and attention_cpp"),
     "watching": ("watching", "what watch() costs"),
     "training": ("training", "training and generation beside PyTorch"),
+    "ranks": ("ranks", "data-parallel training over a network, beside PyTorch's"),
     "finetune": ("finetune", "fine-tuning of MiniLM on SST-2 beside PyTorch"),
     "tasks": ("tasks", "fine-tuning of MiniLM for each task of attn train"),
     "phonemes": ("phonemes", "an encoder-decoder that learns to pronounce, beside PyTorch"),

@@ -73,6 +73,10 @@ class Value {
   const Array& gradient() const { return state().gradient; }
   /// Empties the gradient and keeps its memory.
   void clear_gradient() { state().filled = false; }
+  /// How often something was added to the gradient.
+  int64_t additions() const { return state().additions; }
+  /// How many handles this value has. A step that will add to its gradient has one.
+  int64_t handles() const { return state_.use_count(); }
   /// Packs this weight matrix for linear(), see ops::PackedMatrix. The matrix must not change until unpack().
   void pack();
   /// Packs it and, where products then do not read the matrix, frees that: data() keeps its shape and type only. Of
@@ -88,6 +92,7 @@ class Value {
     DType gradient_type;
     bool wants_gradient = false;
     bool filled = false;
+    int64_t additions = 0;
     bool freed = false;        // of `data`, only shape and type are left
     ops::PackedMatrix packed;  // the transpose, as linear() multiplies by it
   };
@@ -111,6 +116,8 @@ struct TapeOptions {
   /// Rows of linear() and attention() have the same bits for any number of rows in the call, as for one token and for
   /// its whole text: see ops::MatmulOptions and AttentionOptions. Calls with many rows take several times as long.
   bool batch_invariant = false;
+  /// Called by backward() after each step, whose handles of values are gone by then.
+  std::function<void()> after_step = {};
 };
 
 class Tape {

@@ -95,6 +95,9 @@ struct TrainerOptions {
   /// included. Borrowed; null: this process alone, where gradients of several batches are added within products, and
   /// results differ by rounding.
   cluster::Communicator* ranks = nullptr;
+  /// With ranks and without `recompute`: send gradients that are complete while the backward computes others. The bits
+  /// are the same.
+  bool overlap = true;
 };
 
 /// The learning rate of a step, from 0: linear warm-up, cosine, constant. Throws Error for invalid options.
@@ -206,7 +209,7 @@ class Trainer {
   [[noreturn]] void explain_nonfinite(const std::string& what, uint64_t number);
   void require_agreement();
   void load_checkpoint(std::vector<std::string>* notes);
-  double run_batch(uint64_t number, double loss_scale, double& tokens);
+  double run_batch(uint64_t number, double loss_scale, double& tokens, double& seconds);
   double accumulate_gradients(StepReport& report);
   void update_parameters(double gradient_factor, double learning_rate);
   bool stops(const Events& events);

@@ -92,12 +92,15 @@ void Tape::backward() {
   if (steps_.empty() && has_run_) throw Error("backward", {"the steps of the tape have run: each runs once"});
   has_run_ = true;
   BackwardScopes scopes;
-  while (!steps_.empty()) {  // a step that has run lets go of what it held
-    const Step step = std::move(steps_.back());
-    steps_.pop_back();
-    if (step.result.gradient_is_empty()) continue;
-    scopes.enter(step.scope);
-    step.run();
+  while (!steps_.empty()) {
+    {
+      const Step step = std::move(steps_.back());  // lets go of what it held once it has run
+      steps_.pop_back();
+      if (step.result.gradient_is_empty()) continue;
+      scopes.enter(step.scope);
+      step.run();
+    }
+    if (options_.after_step) options_.after_step();
   }
 }
 

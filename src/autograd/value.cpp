@@ -116,6 +116,7 @@ Array Tape::gradient_memory(const Value& x, bool* overwrite) {
   if (overwrite) *overwrite = !keeps;
   else if (!keeps) gradient.fill_zero();
   state.filled = true;
+  ++state.additions;
   return gradient;
 }
 
@@ -130,6 +131,7 @@ void Tape::add_gradient(const Value& x, const Array& gradient) {
   if (!state.filled && gradient.dtype() == state.gradient_type) {
     state.gradient = gradient;
     state.filled = true;
+    ++state.additions;
     return;
   }
   bool overwrite = false;

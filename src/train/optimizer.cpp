@@ -11,7 +11,7 @@ class OwnOptimizer : public Optimizer {
   }
 
   void begin() override { parameters_.clear_gradients(); }
-  void add_batch() override {}
+  void add_batch(const std::string&) override {}
 
   std::vector<std::optional<double>> squares() override {
     std::vector<std::optional<double>> all;

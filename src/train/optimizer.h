@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,8 +25,12 @@ class Optimizer {
   virtual ~Optimizer() = default;
   /// Before the first batch of an update.
   virtual void begin() = 0;
-  /// After the backward of each batch.
-  virtual void add_batch() = 0;
+  /// Before the forward of each batch,
+  virtual void begin_batch() {}
+  /// after each step of its backward, if gradients may be sent so early,
+  virtual void after_step() {}
+  /// and after its backward, which has failed if there is a reason.
+  virtual void add_batch(const std::string& failure) = 0;
   /// After the last: the sum of squares of each parameter's gradient; absent where it has none.
   virtual std::vector<std::optional<double>> squares() = 0;
   /// Updates the parameters. `options.step` is that of this object.

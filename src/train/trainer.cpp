@@ -279,6 +279,20 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+/// Why the work of this rank has failed; empty if it has not. Of one rank alone the exception passes.
+std::string failure_of(const cluster::Communicator& ranks, const std::function<void()>& work) {
+  if (ranks.size() > 1) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+  } else {
+    work();
+  }
+  return "";
+}
+
 /// Of the batches of all ranks: for each rank their tokens, their seconds, and the loss of every one.
 void add_batches(const std::vector<std::vector<double>>& ranks, int64_t batches, StepReport& report) {
   const int64_t count = std::ssize(ranks);
@@ -309,18 +323,32 @@ void Trainer::explain_nonfinite(const std::string& what, uint64_t number) {
                         "; nothing was updated since step " + std::to_string(step_)});
 }
 
-/// The loss of a batch, whose gradients, times the scale, are then in the parameters. Adds to `tokens`.
-double Trainer::run_batch(uint64_t number, double loss_scale, double& tokens) {
-  Tape tape(tape_options(options_, number, false), memory_);
-  const BatchLoss batch = [&] {
+/// The loss of a batch, whose gradients, times the scale, join those of the update. Adds to tokens and seconds.
+double Trainer::run_batch(uint64_t number, double loss_scale, double& tokens, double& seconds) {
+  cluster::Communicator& ranks = ranks_of(options_);
+  const auto start = std::chrono::steady_clock::now();
+  autograd::TapeOptions options = tape_options(options_, number, false);
+  if (options_.ranks && options_.overlap && !options_.recompute)
+    options.after_step = [this] { optimizer_->after_step(); };
+  optimizer_->begin_batch();
+  Tape tape(options, memory_);
+  std::optional<BatchLoss> batch;
+  double value = 0;
+  cluster::on_all_ranks(ranks, "the forward", [&] {
     const ProfileSpan span("forward");
-    return loss_(tape, number);
-  }();
-  const double value = scalar_of(batch.loss);
-  if (!is_finite(value) && !options_.skip_nonfinite) explain_nonfinite("the loss is not finite", number);
-  const ProfileSpan span("backward");
-  tape.backward(batch.loss, loss_scale / static_cast<double>(options_.accumulation));
-  tokens += static_cast<double>(batch.tokens);
+    batch = loss_(tape, number);
+    value = scalar_of(batch->loss);
+    if (!is_finite(value) && !options_.skip_nonfinite) explain_nonfinite("the loss is not finite", number);
+    seconds += seconds_since(start);
+  });
+  const auto middle = std::chrono::steady_clock::now();
+  const std::string failure = failure_of(ranks, [&] {
+    const ProfileSpan span("backward");
+    tape.backward(batch->loss, loss_scale / static_cast<double>(options_.accumulation));
+  });
+  seconds += seconds_since(middle);
+  tokens += static_cast<double>(batch->tokens);
+  optimizer_->add_batch(failure);
   return value;
 }
 
@@ -332,12 +360,8 @@ double Trainer::accumulate_gradients(StepReport& report) {
   std::vector<double> own = {0, 0};  // the tokens and seconds of this rank's batches, then the loss of each
   optimizer_->begin();
   for (int64_t batch = ranks.rank(); batch < options_.accumulation; batch += ranks.size()) {
-    const auto start = std::chrono::steady_clock::now();
-    cluster::on_all_ranks(ranks, "a batch", [&] {
-      own.push_back(run_batch(first + static_cast<uint64_t>(batch), report.loss_scale, own[0]));
-      own[1] += seconds_since(start);
-    });
-    optimizer_->add_batch();
+    const double loss = run_batch(first + static_cast<uint64_t>(batch), report.loss_scale, own[0], own[1]);
+    own.push_back(loss);
   }
   add_batches(gather_numbers(ranks, own), options_.accumulation, report);
 

@@ -16,6 +16,14 @@ namespace {
 constexpr int64_t kBatches = 12;  // an update: 1, 2, 3, 4 and 6 ranks share them
 constexpr int kCounts[] = {2, 3, 4, 6};
 
+/// Of the ranks, as many as can share the batches; on the others a job of one.
+std::shared_ptr<cluster::Communicator> first_of_a_divisor() {
+  int n = world().size();
+  while (kBatches % n != 0) --n;
+  std::shared_ptr<cluster::Communicator> ranks = first_ranks(n);
+  return ranks ? ranks : std::shared_ptr<cluster::Communicator>(&cluster::one_rank(), [](auto*) {});
+}
+
 TrainerOptions shared(cluster::Communicator& ranks, int64_t steps = 3) {
   TrainerOptions options;
   options.steps = steps;
@@ -116,6 +124,85 @@ TEST(ClusterTraining, PartsWithoutAGradientStay) {
   }
 }
 
+/// An operation that returns x, and calls `during_backward` in the backward.
+Value watched(Tape& tape, const Value& x, const std::function<void()>& during_backward) {
+  const Value y = tape.result("watched", x.data(), {x});
+  tape.record(y, [=, &tape] {
+    during_backward();
+    tape.add_gradient(x, y.gradient());
+  });
+  return y;
+}
+
+/// Parameters of 4 MiB each, a window of gradients: y = (x late^T) big^T, and what happens between the two in the
+/// backward.
+struct TwoLayers {
+  static constexpr int64_t kWidth = int64_t{1} << 20;
+  nn::Parameters parameters = nn::Parameters({.seed = 1});
+  Value late = nn::Scope(parameters).variable("late", {kWidth, 1});
+  Value big = nn::Scope(parameters).variable("big", {1, kWidth});
+
+  LossFunction loss(const std::function<void(Tape&)>& between) {
+    return [this, between](Tape& tape, uint64_t number) -> BatchLoss {
+      const Value x(random_array(DType::float32, {1, 1}, number));
+      return linear(tape, watched(tape, linear(tape, x, late), [=, &tape] { between(tape); }), big);
+    };
+  }
+  static TrainerOptions options(cluster::Communicator& ranks) {
+    TrainerOptions options = shared(ranks, 2);
+    options.accumulation = ranks.size();
+    options.learning_rate = 1e-6;
+    options.min_learning_rate = 0;
+    return options;
+  }
+};
+
+/// Says when messages are started.
+class Watching : public Counting {
+ public:
+  using Counting::Counting;
+  std::unique_ptr<cluster::Transfer> start(std::span<const cluster::Message> sent,
+                                           std::span<const cluster::Message> received, int tag) override {
+    events += "messages ";
+    return Counting::start(sent, received, tag);
+  }
+  std::string events;
+};
+
+TEST(ClusterTraining, GradientsAreSentWhileTheBackwardRuns) {
+  for (const bool overlap : {true, false}) {
+    Watching ranks(world());
+    TwoLayers layers;
+    TrainerOptions options = TwoLayers::options(ranks);
+    options.overlap = overlap;
+    Trainer trainer(layers.parameters, layers.loss([&](Tape&) { ranks.events += "backward "; }), options);
+    trainer.step();  // after which the ranks know which gradients there are
+    ranks.events.clear();
+    trainer.step();
+    EXPECT_EQ(ranks.events.starts_with("messages backward messages "), overlap) << ranks.events;
+    EXPECT_EQ(ranks.events.starts_with("backward messages messages "), !overlap) << ranks.events;
+  }
+}
+
+/// The weights of two layers, whose gradient is complete after the backward of both.
+TEST(ClusterTraining, SharedWeightsAreSentOnce) {
+  const auto train = [](cluster::Communicator& ranks) {
+    nn::Parameters parameters({.seed = 1});
+    const Value weight = nn::Scope(parameters).variable("weight", {8, 8}),
+                last = nn::Scope(parameters).variable("last", {1, 8});
+    Trainer trainer(
+        parameters,
+        [&](Tape& tape, uint64_t number) -> BatchLoss {
+          const Value x(random_array(DType::float32, {1, 8}, number));
+          return linear(tape, linear(tape, linear(tape, x, weight), weight), last);
+        },
+        shared(ranks, 3));
+    trainer.run();
+    return std::pair(numbers(weight.data()), numbers(last.data()));
+  };
+  EXPECT_EQ(train(*first_of_a_divisor()), train(cluster::one_rank()));
+}
+
 /// A rank sends the gradients that others own, once for each of its batches, and the values that it owns to all others.
 TEST(ClusterTraining, SendsWhatTheFormulaSays) {
   const int n = std::min(world().size(), 4);
@@ -192,6 +279,23 @@ TEST(ClusterTraining, AnotherNumberOfRanksResumes) {
 }
 
 // -------------------------------------------------------------------------------------------------------------- errors
+
+/// A step that has no handle of the parameter to whose gradient it adds.
+TEST(ClusterTraining, GradientsThatGrowAfterTheyWereSent) {
+  if (world().size() == 1) return;
+  for (const bool overlap : {true, false}) {
+    TwoLayers layers;
+    TrainerOptions options = TwoLayers::options(world());
+    options.overlap = overlap;
+    const auto between = [&](Tape& tape) {
+      tape.add_gradient(layers.big, attn::Array(DType::float32, {1, TwoLayers::kWidth}));
+    };
+    Trainer trainer(layers.parameters, layers.loss(between), options);
+    const std::string error = error_of([&] { trainer.run(); });
+    if (!overlap) EXPECT_EQ(error, "");
+    else EXPECT_NE(error.find("has added to the gradient of big after it was sent"), std::string::npos) << error;
+  }
+}
 
 class ClusterTrainingErrors : public testing::Test {
  protected:

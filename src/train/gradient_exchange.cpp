@@ -1,0 +1,162 @@
+#include "train/gradient_exchange.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace attn::train {
+namespace {
+
+constexpr int64_t kWindowBytes = int64_t{4} << 20;  // of pieces that a window has
+constexpr size_t kWindows = 2;                      // on their way at a time
+
+// What a rank says of the gradient of a parameter after a batch.
+enum State : char { kNone, kHas, kChanged };
+
+}  // namespace
+
+GradientExchange::GradientExchange(cluster::Communicator& ranks, nn::Parameters& parameters,
+                                   const std::vector<Piece>& pieces, Array sum)
+    : ranks_(ranks),
+      parameters_(parameters),
+      pieces_(pieces),
+      sum_(std::move(sum)),
+      zeros_(sum_.dtype(), {ops::kSumPiece}),
+      has_sum_(parameters.all().size()),
+      early_(ranks.size(), std::string(parameters.all().size(), kNone)),
+      handles_(parameters.all().size()),
+      sent_additions_(parameters.all().size()) {}
+
+void GradientExchange::begin_update() {
+  parameters_.clear_gradients();
+  std::fill(has_sum_.begin(), has_sum_.end(), false);
+}
+
+void GradientExchange::begin_batch() {
+  next_ = 0;
+  std::transform(parameters_.all().begin(), parameters_.all().end(), handles_.begin(),
+                 [](const nn::Parameter& parameter) { return parameter.value.handles(); });
+}
+
+/// Zeros of a parameter that has none in this batch, although it is sent.
+View<2> GradientExchange::gradient_of(const Piece& piece) const {
+  const nn::Value& value = parameter_of(piece).value;
+  return value.gradient_is_empty() ? part_of(zeros_, 0, piece.count) : part_of(value.gradient(), piece);
+}
+
+bool GradientExchange::is_complete(const Piece& piece) const {
+  const nn::Value& value = parameter_of(piece).value;
+  return !value.gradient_is_empty() && value.handles() == handles_[piece.parameter];
+}
+
+size_t GradientExchange::end_of_window(size_t begin) const {
+  int64_t bytes = 0;
+  while (begin < pieces_.size() && bytes < kWindowBytes) bytes += pieces_[begin++].count * size_of(sum_.dtype());
+  return begin;
+}
+
+void GradientExchange::start_window(const Senders& senders) {
+  Window window{.begin = next_, .end = end_of_window(next_)};
+  int64_t elements = 0;
+  for (size_t p = window.begin; p < window.end; ++p)
+    each_other_rank(ranks_, [&](int rank) {
+      if (is_own(pieces_[p]) && senders[rank][pieces_[p].parameter]) elements += pieces_[p].count;
+    });
+  window.received = Array(sum_.dtype(), {elements}, false);
+  std::vector<cluster::Message> sent, received;
+  int64_t offset = 0;
+  for (size_t p = window.begin; p < window.end; ++p) {
+    const Piece& piece = pieces_[p];
+    if (senders[ranks_.rank()][piece.parameter]) {
+      sent_additions_[piece.parameter] = parameter_of(piece).value.additions();
+      if (!is_own(piece)) sent.push_back(message(piece.owner, gradient_of(piece)));
+    }
+    if (!is_own(piece)) continue;
+    each_other_rank(ranks_, [&](int rank) {
+      if (!senders[rank][piece.parameter]) return;
+      received.push_back(message(rank, part_of(window.received, offset, piece.count)));
+      offset += piece.count;
+    });
+  }
+  next_ = window.end;
+  window.transfer = ranks_.start(sent, received, kGradients);
+  windows_.push_back(std::move(window));
+}
+
+/// Waits for the oldest window, and adds what has come to the sums in the order of ranks, which is that of their
+/// batches.
+void GradientExchange::finish_window(const Senders& senders) {
+  const Window& window = windows_.front();
+  window.transfer->wait();
+  int64_t offset = 0;
+  for (size_t p = window.begin; p < window.end; ++p) {
+    const Piece& piece = pieces_[p];
+    if (!is_own(piece)) continue;
+    const View<2> sum = own_part(sum_, piece);
+    bool filled = has_sum_[piece.parameter];
+    for (int rank = 0; rank < ranks_.size(); ++rank) {
+      if (!senders[rank][piece.parameter]) continue;
+      const bool own = rank == ranks_.rank();
+      const View<2> gradient = own ? gradient_of(piece) : part_of(window.received, offset, piece.count);
+      if (!own) offset += piece.count;
+      if (filled) ops::add(sum, gradient, sum);
+      else std::memcpy(sum.data, gradient.data, static_cast<size_t>(piece.count * size_of(sum.dtype)));
+      filled = true;
+    }
+  }
+  windows_.pop_front();
+}
+
+void GradientExchange::send_complete() {
+  const auto may_be_sent = [&](const Piece& piece) {
+    return !early_[ranks_.rank()][piece.parameter] || is_complete(piece);
+  };
+  while (!windows_.empty() && windows_.front().transfer->progress()) finish_window(early_);
+  while (windows_.size() < kWindows && next_ < pieces_.size() &&
+         std::all_of(pieces_.begin() + next_, pieces_.begin() + end_of_window(next_), may_be_sent))
+    start_window(early_);
+}
+
+void GradientExchange::finish_all(const Senders& senders) {
+  while (next_ < pieces_.size() || !windows_.empty()) {
+    if (next_ < pieces_.size() && windows_.size() < kWindows) start_window(senders);
+    else finish_window(senders);
+  }
+  next_ = 0;
+}
+
+std::string GradientExchange::state_of_gradients() const {
+  std::string states;
+  for (size_t n = 0; n < parameters_.all().size(); ++n) {
+    const nn::Value& value = parameters_.all()[n].value;
+    const bool has = value.wants_gradient() && !value.gradient_is_empty();
+    const bool changed = has && early_[ranks_.rank()][n] && value.additions() != sent_additions_[n];
+    states += changed ? kChanged : has ? kHas : kNone;
+  }
+  return states;
+}
+
+void GradientExchange::end_batch(const std::string& failure) {
+  const ProfileSpan span("exchange of gradients");
+  finish_all(early_);
+  if (!failure.empty()) cluster::refuse(ranks_, failure);
+  const Senders has = cluster::gather(ranks_, state_of_gradients());
+  Senders late = has;
+  for (size_t n = 0; n < has_sum_.size(); ++n) {
+    bool all = true;
+    for (int rank = 0; rank < ranks_.size(); ++rank) {
+      if (has[rank][n] == kChanged)
+        throw cluster::RanksError(
+            "train", {"rank " + std::to_string(rank) + " has added to the gradient of " + parameters_.all()[n].name +
+                      " after it was sent: TrainerOptions::overlap must be false"});
+      if (early_[rank][n]) late[rank][n] = kNone;
+      all = all && has[rank][n] == kHas;
+    }
+    for (std::string& rank : early_) rank[n] = all ? kHas : kNone;
+  }
+  finish_all(late);
+  for (size_t n = 0; n < has_sum_.size(); ++n)
+    for (const std::string& rank : has) has_sum_[n] = has_sum_[n] || rank[n];
+  parameters_.clear_gradients();
+}
+
+}  // namespace attn::train
