@@ -25,6 +25,7 @@
 #include "progress.h"
 #include "settings.h"
 #include "signals.h"
+#include "train_flags.h"
 
 namespace cli {
 namespace {
@@ -113,14 +114,15 @@ void describe_tuning(const attn::models::Model& model, const std::vector<std::st
 
 TrainingShape shape_of(const Settings& settings, const attn::models::Config& config, const Prepared& prepared,
                        const Job& job) {
-  return {.config = config,
-          .precision = precision_named(settings.precision),
-          .batch = settings.batch,
-          .length = prepared.longest,
-          .recompute = settings.options.recompute,
-          .trains = trained_by(settings.tune, config),
-          .ranks = job.ranks().size(),
-          .on_machine = job.on_machine()};
+  return {
+      .config = config,
+      .precision = precision_named(settings.precision),
+      .batch = settings.batch,
+      .length = settings.options.share_sequences ? (prepared.longest - 1) / job.ranks().size() + 1 : prepared.longest,
+      .recompute = settings.options.recompute,
+      .trains = trained_by(settings.tune, config),
+      .ranks = job.ranks().size(),
+      .on_machine = job.on_machine()};
 }
 
 /// What is trained on what, how, and with how much memory.
@@ -135,7 +137,8 @@ void describe(const attn::models::Model& model, const std::vector<std::string>& 
   if (!settings.from.empty()) describe_tuning(model, added, settings);
   say("task: {}\ndata: {}{}\n", attn::name_of(prepared.task), settings.data.empty() ? "the built-in primer: " : "",
       prepared.data->describe());
-  if (job.is_shared())
+  if (options.share_sequences) say("ranks: {}, which share the tokens of each sequence\n", job.ranks().size());
+  else if (job.is_shared())
     say("ranks: {}, {} of the {} batches of an update each\n", job.ranks().size(),
         options.accumulation / job.ranks().size(), options.accumulation);
   const int64_t tokens = settings.batch * prepared.longest * options.accumulation;
@@ -152,8 +155,10 @@ void describe(const attn::models::Model& model, const std::vector<std::string>& 
 void complete_shared(Settings& settings, const CLI::App& command, const Job& job) {
   if (!job.is_shared()) return;
   if (settings.data == "-") throw UsageError("data: ranks cannot share standard input");
-  if (settings.interactive) throw UsageError("--interactive is for one process, without --data-parallel");
-  if (command.count("--accumulation") == 0) settings.options.accumulation = settings.data_parallel;
+  if (settings.interactive) throw UsageError("--interactive is for one process");
+  settings.options.share_sequences = settings.sequence_parallel > 0;
+  if (command.count("--accumulation") == 0 && settings.data_parallel > 0)
+    settings.options.accumulation = settings.data_parallel;
   settings.options.ranks = &job.ranks();
   if (command.get_parent()->count("--threads") == 0)
     attn::set_thread_count(std::max<int>(1, attn::thread_count() / static_cast<int>(job.on_cores())));
@@ -433,7 +438,8 @@ void Training::run(const Job& job) {
 }
 
 void train(Settings settings, const ConfigOptions& given, const CLI::App& command) {
-  Job job(settings.data_parallel);
+  Job job(settings.sequence_parallel ? "--sequence-parallel" : "--data-parallel",
+          std::max(settings.data_parallel, settings.sequence_parallel));
   job.run([&] {
     std::optional<Training> training;
     attn::cluster::on_all_ranks(job.ranks(), "preparation", [&] {
@@ -449,116 +455,6 @@ void train(Settings settings, const ConfigOptions& given, const CLI::App& comman
   });
 }
 
-// ------------------------------------------------------------------------------------------------------------ options
-
-void add_data_options(CLI::App& command, Settings& settings) {
-  command
-      .add_option("data", settings.data,
-                  "a text; .tsv, .csv or .jsonl with labels, or of pairs; - is standard input; none: a primer")
-      ->type_name("FILE");
-  command.add_option("--validation", settings.validation, "a file to validate with; none: the last tenth of the data")
-      ->type_name("FILE");
-  command.add_option("--out", settings.out, "the folder for the model")->type_name("FOLDER");
-  command.add_option("--tokens", settings.tokens, "kind of tokens; default: characters, for labelled sentences words")
-      ->check(one_of({"characters", "bytes", "words"}));
-  command.add_option("--tokenizer", settings.tokenizer, "a tokenizer.json, as attn tokenizer train writes it")
-      ->type_name("FILE");
-  command.add_option("--source-tokens", settings.source_tokens, "kind of tokens of the encoder; default: characters")
-      ->check(one_of({"characters", "bytes", "words"}));
-  command.add_option("--min-count", settings.min_count, "words that occur less often become <unk>")->check(whole(1));
-  command
-      .add_option("--word-dropout", settings.word_dropout, "share of words replaced by <unk> in training on sentences")
-      ->check(number(0, 1, "[)"));
-}
-
-void add_task_options(CLI::App& command, Settings& settings) {
-  command
-      .add_option("--task", settings.task, "what is learned; default: what the model, or without one the file, is for")
-      ->check(one_of(attn::names_of<Task>()));
-  command
-      .add_option(
-          "--metric", settings.metric,
-          "decides which checkpoint is the best; default: accuracy for classes, spearman for similarity, else loss")
-      ->check(one_of(attn::names_of<attn::train::Metric>()));
-  command.add_option("--class-weights", settings.class_weights,
-                     "weights of the classes in the loss, with commas between them, or balanced: by how rare each is");
-  command.add_flag("--packed", settings.packed, "batches of sentences without padding");
-  command.add_option("--masked-share", settings.masked_share, "share of tokens that --task masked-lm predicts")
-      ->check(number(0, 1, "()"));
-}
-
-void add_schedule_options(CLI::App& command, Settings& settings) {
-  TrainerOptions& options = settings.options;
-  command.add_option("--batch", settings.batch, "sequences per batch")->check(whole(1, 1 << 20));
-  command
-      .add_option("--accumulation", options.accumulation,
-                  "batches per update (gradient accumulation); default with --data-parallel: one a rank")
-      ->check(whole(1, 1 << 20));
-  CLI::Option* steps = command.add_option("--steps", options.steps, "updates")->check(whole(1, int64_t{1} << 40));
-  command.add_option("--epochs", settings.epochs, "number of passes over the data, instead of --steps")
-      ->check(number(0, 1e6, "(]"))
-      ->default_str("")
-      ->excludes(steps);
-  command.add_option("--learning-rate", options.learning_rate, "at its highest")->check(number(0, 1e6, "(]"));
-  command
-      .add_option("--min-learning-rate", options.min_learning_rate,
-                  "last learning rate of the cosine schedule; default: a tenth of the highest")
-      ->check(number(0, 1e6));
-  command.add_option("--warmup", options.warmup, "steps of linear warmup, at most a tenth of all")->check(whole(0));
-  command.add_option("--decay-steps", options.decay_steps, "step at which the cosine schedule ends; 0 = the last step")
-      ->check(whole(0));
-  command.add_option("--beta1", options.beta1, "of AdamW")->check(number(0, 1, "[)"));
-  command.add_option("--beta2", options.beta2, "of AdamW")->check(number(0, 1, "[)"));
-  command.add_option("--epsilon", options.epsilon, "of AdamW")->check(number(0, 1, "(]"));
-  command.add_option("--weight-decay", options.weight_decay, "for weight matrices and embeddings")
-      ->check(number(0, 1e6));
-  command.add_option("--clip", options.clip, "gradients are clipped to this norm; 0 = no clipping")->check(number(0));
-}
-
-void add_scaling_options(CLI::App& command, Settings& settings) {
-  attn::train::LossScaling& scaling = settings.options.scaling;
-  command.add_option("--loss-scaling", settings.loss_scaling, "scale the loss; auto: only with float16")
-      ->check(one_of({"auto", "on", "off"}));
-  command.add_option("--loss-scale", scaling.initial, "initial loss scale")->check(number(0, 1e30, "(]"));
-  command.add_option("--scale-growth", scaling.growth, "growth factor of the loss scale, after --scale-interval")
-      ->check(number(1, 1e6, "(]"));
-  command.add_option("--scale-backoff", scaling.backoff, "factor of the loss scale after an overflow")
-      ->check(number(0, 1, "()"));
-  command.add_option("--scale-interval", scaling.interval, "updates without an overflow before the loss scale grows")
-      ->check(whole(1));
-}
-
-void add_run_options(CLI::App& command, Settings& settings) {
-  TrainerOptions& options = settings.options;
-  command.add_option("--eval-every", options.eval_every, "steps between validations; 0 = only at the end")
-      ->check(whole(0));
-  command.add_option("--patience", options.patience, "stop after so many validations without a better one; 0 = never")
-      ->check(whole(0));
-  command.add_option("--validation-batches", settings.validation_batches, "batches per validation on a text")
-      ->check(whole(1));
-  command.add_option("--save-every", options.save_every, "steps between checkpoints; 0 = with each validation")
-      ->check(whole(0));
-  command.add_option("--keep-every", options.keep_every, "keep the checkpoint of every such step; 0 = none")
-      ->check(whole(0));
-  command.add_option("--seed", options.seed, "random seed of weights, data and dropout")->check(whole(0));
-  add_precision(command, settings.precision, "type of the computation; parameters and moments stay float32");
-  add_scaling_options(command, settings);
-  command
-      .add_option("--data-parallel", settings.data_parallel,
-                  "ranks that share the batches of an update, the processes of mpirun -n; 0 = one process, without MPI")
-      ->check(whole(0, 1 << 20));
-  command.add_flag("--recompute", options.recompute,
-                   "recompute layers in the backward: less memory, a third more work");
-  command.add_flag("--skip-nonfinite", options.skip_nonfinite, "skip updates whose gradients are not finite");
-  command.add_option("--sample-every", settings.sample_every, "steps between samples; 0 = none")->check(whole(0));
-  command.add_option("--sample-prompt", settings.sample_prompt, "prompt of the samples");
-  CLI::Option* resume = command.add_flag("--resume", settings.resume, "continue the training in --out");
-  command.add_flag("--overwrite", settings.overwrite, "replace the model in --out")->excludes(resume);
-  command.add_flag("--interactive", settings.interactive, "after the training, continue prompts from the terminal");
-  command.add_flag("--quiet", settings.quiet, "do not show progress");
-  command.add_flag("--force", settings.force, "train even if memory may not suffice");
-}
-
 }  // namespace
 
 void add_train(CLI::App& app) {
@@ -571,10 +467,7 @@ void add_train(CLI::App& app) {
       "  attn train reviews.tsv --from all-MiniLM-L6-v2 --epochs 3 --out reviews");
   auto settings = std::make_shared<Settings>();
   auto config = std::make_shared<ConfigOptions>();
-  add_data_options(*command, *settings);
-  add_task_options(*command, *settings);
-  add_schedule_options(*command, *settings);
-  add_run_options(*command, *settings);
+  add_train_options(*command, *settings);
   add_finetune_options(*command, *settings);
   config->add(*command);
   command->callback([=] {

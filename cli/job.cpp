@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <malloc.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -65,11 +66,13 @@ Launched launched() {
           number_in({"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}).value_or(0)};
 }
 
-Job::Job(int64_t wanted) : shared_(wanted > 0), ranks_(&attn::cluster::one_rank()) {
+Job::Job(const char* option, int64_t wanted) : shared_(wanted > 0), ranks_(&attn::cluster::one_rank()) {
   const int started = launched().processes;
   if (wanted == 0 && started > 1)
     throw UsageError(fmt::format("there are {0} processes: --data-parallel {0} makes them train one model", started));
   if (wanted <= 1 && started == 1) return;
+  // What calls over ranks use for a moment goes back to the system, and leaves no holes between arrays that stay.
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
   ranks_ = start_mpi();
   with_mpi_ = true;
   if (const int size = ranks_->size(); size != wanted) {
@@ -77,9 +80,8 @@ Job::Job(int64_t wanted) : shared_(wanted > 0), ranks_(&attn::cluster::one_rank(
     if (size < started)
       throw UsageError(fmt::format("MPI knows {} of {} processes: the launcher belongs to another MPI than {}", size,
                                    started, kModule));
-    throw UsageError(
-        fmt::format("--data-parallel {} needs as many processes, and there {}: mpirun -n {} attn train ...", wanted,
-                    size == 1 ? "is 1" : fmt::format("are {}", size), wanted));
+    throw UsageError(fmt::format("{} {} needs as many processes, and there {}: mpirun -n {} attn train ...", option,
+                                 wanted, size == 1 ? "is 1" : fmt::format("are {}", size), wanted));
   }
   if (ranks_->rank() > 0) silence();
   count_neighbours();

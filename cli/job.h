@@ -18,10 +18,10 @@ Launched launched();
 
 class Job {
  public:
-  /// Joins the job if `wanted` ranks are asked for; with 0 this process is alone. Only rank 0 writes to standard output
-  /// and error from then on. Throws UsageError if the launcher has started another number of processes, and Error if
-  /// there is no MPI.
-  explicit Job(int64_t wanted);
+  /// Joins the job if `wanted` ranks are asked for, by this option; with 0 this process is alone. Only rank 0 writes to
+  /// standard output and error from then on. Throws UsageError if the launcher has started another number of processes,
+  /// and Error if there is no MPI.
+  Job(const char* option, int64_t wanted);
   ~Job() { leave(); }
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;

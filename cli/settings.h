@@ -18,7 +18,7 @@ struct Settings : DataSettings {
   double epochs = 0;
   attn::train::TrainerOptions options;
   std::string from, tune = "all";
-  int64_t data_parallel = 0;
+  int64_t data_parallel = 0, sequence_parallel = 0;  // at most one of them
   bool resume = false, overwrite = false, interactive = false, quiet = false, force = false;
   int64_t sample_every = 0;
   std::string sample_prompt;

@@ -27,10 +27,10 @@ MODULES = {
     "ops": (("core", "kernels"), ()),
     "io": (("core",), ("nlohmann/", "fcntl.h", "sys/file.h", "sys/mman.h", "sys/stat.h", "unistd.h", "zlib.h")),
     "text": (("core", "io"), ("pcre2.h", "utf8proc.h")),
-    "autograd": (("core", "attention", "linear", "ops"), ()),
+    "autograd": (("core", "attention", "linear", "cluster", "ops"), ()),
     "view": (("core", "attention", "record", "heads", "io"), ("png.h", "utf8proc.h", "zlib.h")),
     "nn": (("core", "attention", "linear", "record", "autograd", "io"), ()),
-    "models": (("core", "attention", "record", "ops", "autograd", "nn", "io", "text"), ("nlohmann/",)),
+    "models": (("core", "attention", "cluster", "record", "ops", "autograd", "nn", "io", "text"), ("nlohmann/",)),
     "generate": (("core", "autograd", "models", "text"), ()),
     "train": (("core", "cluster", "autograd", "nn", "models", "io", "text"), ("nlohmann/",)),
 }
@@ -44,8 +44,8 @@ PREFIXES = {"tensor": "core", "profile": "core"}
 # Programs see the public headers, and the foreign (or generated) headers with these prefixes.
 PROGRAMS = {
     "cli": (
-        "CLI/", "fmt/", "httplib.h", "linux/", "nlohmann/", "dlfcn.h", "fcntl.h", "poll.h", "sched.h", "sys/",
-        "unistd.h",
+        "CLI/", "fmt/", "httplib.h", "linux/", "nlohmann/", "dlfcn.h", "fcntl.h", "malloc.h", "poll.h", "sched.h",
+        "sys/", "unistd.h",
     ),
     "python": ("nanobind/", "unistd.h"),
     "examples": (),

@@ -1,8 +1,10 @@
-"""Data-parallel training on two ranks of one core, in network namespaces that are joined at a given rate, beside one
-rank, and beside PyTorch's DistributedDataParallel over gloo. For root; see bench/network.sh.
+"""Training on ranks of one core, in network namespaces that are joined at a given rate. For root; see bench/network.sh.
 
-Each rank computes one batch an update. `scaling` is R times the seconds of one rank with one batch an update, divided
-by R ranks' seconds with R batches, as percent of R: 100 % is an exchange that costs nothing.
+Table `batches`: each rank computes one batch an update, beside PyTorch's DistributedDataParallel over gloo. `scaling`
+is the seconds of one rank divided by those of R ranks: 100 % is an exchange that costs nothing.
+
+Table `sequences`: the ranks share the tokens of each sequence, beside one rank with a thread for each of their cores.
+`memory` is the peak of a rank.
 """
 
 import argparse
@@ -25,12 +27,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", type=pathlib.Path, help="default: tinyshakespeare")
     parser.add_argument("--rates", default="none,10gbit,1gbit,200mbit", help="of the network, as tc takes them")
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--contexts", default="2048,8192", help="of the sequences that ranks share")
     parser.add_argument("--updates", type=int, default=12)
 
 
-def on_network(rate: str, ranks: int, *command: object) -> str:
-    """What the ranks write to standard output. Each has a core of its own."""
-    pinned = ["bash", "-c", 'exec taskset -c $((OMPI_COMM_WORLD_RANK % $(nproc --all))) "$@"', "rank"]
+def on_network(rate: str, ranks: int, *command: object, cores: int = 1) -> str:
+    """What the ranks write to standard output. Each has so many cores of its own."""
+    pinned = ["bash", "-c", f'first=$((OMPI_COMM_WORLD_RANK * {cores} % $(nproc --all))); '
+                            f'exec taskset -c $first-$((first + {cores} - 1)) "$@"', "rank"]
     done = subprocess.run([str(word) for word in [ROOT / "bench/network.sh", rate, ranks, *pinned, *command]],
                           capture_output=True, text=True)
     if done.returncode:
@@ -38,17 +42,23 @@ def on_network(rate: str, ranks: int, *command: object) -> str:
     return done.stdout
 
 
+def train(options: argparse.Namespace, rate: str, ranks: int, threads: int, *arguments: object) -> tuple[list, float]:
+    """Seconds of the updates of attn train, and the most memory of a rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        said = on_network(rate, ranks, "env", f"PYTHONPATH={ROOT / 'bench'}", sys.executable, "-m", "benchmarks.peak",
+                          options.build / "cli/attn", "train", options.text, "--tokens", "bytes", "--embed-dim",
+                          SHAPE["width"], "--layers", SHAPE["layers"], "--heads", SHAPE["heads"], "--bias", "false",
+                          "--dropout", "0", "--warmup", "0", "--steps", options.updates + WARMUP, "--eval-every",
+                          options.updates + WARMUP, "--validation-batches", 1, "--threads", threads, "--quiet", "--out",
+                          f"{folder}/model", *arguments, cores=threads)
+        rows = [json.loads(line) for line in (pathlib.Path(folder) / "model/log.jsonl").read_text().splitlines()]
+    return [row["seconds"] for row in rows if "seconds" in row][WARMUP:], max(map(float, said.split()))
+
+
 def ours(options: argparse.Namespace, rate: str, ranks: int) -> list[float]:
     """Seconds of the updates of attn train."""
-    with tempfile.TemporaryDirectory() as folder:
-        on_network(rate, ranks, options.build / "cli/attn", "train", options.text, "--tokens", "bytes", "--context",
-                   SHAPE["context"], "--embed-dim", SHAPE["width"], "--layers", SHAPE["layers"], "--heads",
-                   SHAPE["heads"], "--bias", "false", "--batch", SHAPE["batch"], "--dropout", "0", "--warmup", "0",
-                   "--steps", options.updates + WARMUP, "--eval-every", options.updates + WARMUP,
-                   "--validation-batches", 1, "--data-parallel", ranks, "--threads", 1, "--quiet", "--out",
-                   f"{folder}/model")
-        rows = [json.loads(line) for line in (pathlib.Path(folder) / "model/log.jsonl").read_text().splitlines()]
-    return [row["seconds"] for row in rows if "seconds" in row][WARMUP:]
+    return train(options, rate, ranks, 1, "--context", SHAPE["context"], "--batch", SHAPE["batch"], "--data-parallel",
+                 ranks)[0]
 
 
 def torchs(options: argparse.Namespace, rate: str, ranks: int) -> list[float]:
@@ -62,16 +72,26 @@ def torchs(options: argparse.Namespace, rate: str, ranks: int) -> list[float]:
 def run(options: argparse.Namespace, about: dict[str, object]) -> Iterator[Row]:
     about["torch"] = importlib.metadata.version("torch")
     options.text = options.text or options.data / "tinyshakespeare/input.txt"
-    tokens = SHAPE["batch"] * SHAPE["context"]
     for name, measured in (("attention.cpp", ours), ("PyTorch DDP", torchs)):
+        if not options.filter.search(f"batches {name}"):
+            continue
         alone = statistics.median(measured(options, "none", 1))
-        yield row(name, "", 1, [alone], alone, tokens)
-        for rate in options.rates.split(","):
-            yield row(name, rate, options.ranks, measured(options, rate, options.ranks), alone, tokens)
+        for ranks, rate in [(1, ""), *((options.ranks, rate) for rate in options.rates.split(","))]:
+            seconds = measured(options, rate, ranks) if ranks > 1 else [alone]
+            yield {"table": "batches", "program": name, "network": rate, "ranks": ranks,
+                   **times(seconds, ranks * SHAPE["batch"] * SHAPE["context"]),
+                   "scaling %": 100 * alone / statistics.median(seconds)}
+    for context in map(int, options.contexts.split(",")):
+        if not options.filter.search(f"sequences {context}"):
+            continue
+        shape = ["--context", context, "--batch", 1]
+        for ranks, rate in [(1, "none"), *((options.ranks, rate) for rate in options.rates.split(","))]:
+            how = ["--sequence-parallel", ranks] if ranks > 1 else []
+            seconds, peak = train(options, rate, ranks, options.ranks // ranks, *shape, *how)
+            yield {"table": "sequences", "tokens": context, "network": rate if ranks > 1 else "", "ranks": ranks,
+                   "threads": options.ranks // ranks, **times(seconds, context), "memory MB": peak / 1e6}
 
 
-def row(name: str, rate: str, ranks: int, seconds: list[float], alone: float, tokens: int) -> Row:
+def times(seconds: list[float], tokens: int) -> Row:
     middle = statistics.median(seconds)
-    return {"table": "training over ranks", "program": name, "network": rate, "ranks": ranks, "seconds": middle,
-            "spread %": 100 * (max(seconds) - min(seconds)) / middle, "tokens/s": ranks * tokens / middle,
-            "scaling %": 100 * alone / middle}
+    return {"seconds": middle, "spread %": 100 * (max(seconds) - min(seconds)) / middle, "tokens/s": tokens / middle}

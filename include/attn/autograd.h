@@ -42,6 +42,7 @@
 namespace attn::autograd {
 
 class Tape;
+class SharedSequence;
 
 /// An array and, if wanted, its gradient. A Value is a handle: copies refer to the same value, and a const Value keeps
 /// its array. Only the tape adds to a gradient. A default-constructed value is empty and means "not given"; data(),
@@ -249,9 +250,11 @@ struct Heads {
 /// out [B, Lq, H Dv] = attention(q, k, v). Views and spans of `options` must live until backward() has run. Dropout
 /// applies while the tape trains, with a stream of its own. `bias` [B|1, H|1, Lq|1, Lk|1] and `sink` [H] replace those
 /// of the options and get gradients; sink is float32, or float64, rounded to float32, where q is float64. If `lse` is
-/// not null, it receives [B, H, Lq].
+/// not null, it receives [B, H, Lq]. With a `sequence` (attn/autograd_ranks.h), which must live as long, the arrays
+/// have the tokens of this rank, and the options are those of the whole; there is no bias then.
 Value attention(Tape& tape, const Heads& q, const Heads& k, const Heads& v, AttentionOptions options,
-                const Value& bias = {}, Array* lse = nullptr, const Value& sink = {});
+                const Value& bias = {}, Array* lse = nullptr, const Value& sink = {},
+                const SharedSequence* sequence = nullptr);
 
 /// Activation checkpointing (Chen et al. 2016, arXiv:1604.06174): computes function(x) without keeping its inner
 /// values; the backward computes them again. Gradients have the same bits, dropout included.

@@ -75,7 +75,15 @@ struct ForwardOptions {
   std::vector<nn::AttentionTrace>* cross_traces = nullptr;    ///< filled, of the cross-attention of each layer
   std::vector<nn::AttentionTrace>* encoder_traces = nullptr;  ///< filled, one per encoder layer
   const std::vector<Value>* gates = nullptr;  ///< nn::AttentionInputs::gates of each of attention_layers()
+  /// Ranks share the sequences, and the batch has this rank's tokens of each, as shard_of() takes them. Of models that
+  /// predict tokens with attention alone, without an encoder and relative positions. loss() is then this rank's part of
+  /// the mean over the targets of all: their sum is the loss, and the sums of gradients its gradients.
+  const autograd::SharedSequence* sequence = nullptr;
 };
+
+/// This rank's tokens of a batch of sequences without padding. Throws Error for a padded or packed batch, a batch
+/// without tokens, and another length than the placement's.
+Batch shard_of(const Batch& batch, const autograd::SharedSequence& sequence);
 
 /// What Model::target_logits() returns.
 struct TargetLogits {
@@ -134,8 +142,8 @@ class Model {
   void make_layers(const nn::Scope& scope, Layers& layers, int64_t count, bool encoder);
   void make_head(const nn::Scope& root, int64_t width);
   Value block(Tape& tape, const Layers& layers, size_t layer, const Value& x, const nn::AttentionInputs& inputs) const;
-  Value embed(Tape& tape, const Batch& batch, std::span<const int64_t> first, const Streaming& streaming,
-              bool encoder) const;
+  Value embed(Tape& tape, const Batch& batch, std::span<const int64_t> first, const Streaming& streaming, bool encoder,
+              const autograd::SharedSequence* sequence = nullptr) const;
   Value rows(Tape& tape, const Batch& batch, const ForwardOptions& options) const;
   Value encode(Tape& tape, const Batch& batch, const ForwardOptions& options) const;
   Value pooled(Tape& tape, const Value& x, const Batch& batch) const;

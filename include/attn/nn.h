@@ -81,6 +81,9 @@ struct AttentionInputs {
   CacheSlot cache = {};                   ///< x follows the cached tokens: causal self-attention in inference
   AttentionTrace* trace = nullptr;        ///< filled if given; with a cache, for the tokens of x
   AttentionTrace* cross_trace = nullptr;  ///< the same for a Block's cross-attention
+  /// x has the tokens of this rank (attn/autograd_ranks.h): self-attention without padding, packing, mask, bias, cache
+  /// and trace.
+  const autograd::SharedSequence* sequence = nullptr;
 };
 
 /// Options of one head as in textbooks: softmax(Q K^T / sqrt(d_k)) V W_O, with Q = x W_Q, K = x W_K, V = x W_V. W_O

@@ -98,6 +98,11 @@ struct TrainerOptions {
   /// With ranks and without `recompute`: send gradients that are complete while the backward computes others. The bits
   /// are the same.
   bool overlap = true;
+  /// With ranks: each rank has a part of the tokens of every sequence, and computes a part of every batch, in place of
+  /// some of the batches. For language models on texts whose sequences are too long for one machine, see
+  /// models::ForwardOptions::sequence. Results differ by rounding for another number of ranks, and dropout outside of
+  /// attention draws other numbers.
+  bool share_sequences = false;
 };
 
 /// The learning rate of a step, from 0: linear warm-up, cosine, constant. Throws Error for invalid options.
@@ -129,6 +134,7 @@ struct ValidationOptions {
   std::vector<std::string> labels = {};  ///< the names of the classes, for Metric::span_f1
   models::ForwardOptions forward = {};
   cluster::Communicator* ranks = nullptr;  ///< they share the batches, and all get the result; borrowed
+  bool share_sequences = false;            ///< they share each sequence of a batch instead
 };
 /// Adds what the model says of a batch with targets or values, and its loss times their weight, to `predictions`;
 /// returns that weight. `memory` is that of an earlier tape, to be reused. Throws Error as Model::loss().
@@ -210,6 +216,8 @@ class Trainer {
   void require_agreement();
   void load_checkpoint(std::vector<std::string>* notes);
   double run_batch(uint64_t number, double loss_scale, double& tokens, double& seconds);
+  double run_forward(autograd::Tape& tape, uint64_t number, std::optional<BatchLoss>& batch, double& seconds);
+  void run_backward(autograd::Tape& tape, const BatchLoss& batch, double loss_scale, double& seconds);
   double accumulate_gradients(StepReport& report);
   void update_parameters(double gradient_factor, double learning_rate);
   bool stops(const Events& events);

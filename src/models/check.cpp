@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "attention/streaming.h"
+#include "attn/autograd_ranks.h"
 #include "attn/models.h"
 #include "core/checker.h"
 #include "models/shape.h"
@@ -194,6 +195,28 @@ void check_sequences(Checker& checker, const Batch& batch, const ForwardOptions&
                   "cache_sequences name a sequence twice");
 }
 
+/// What a sequence that ranks share cannot have.
+void check_shared(Checker& checker, const Config& config, const Batch& batch, const ForwardOptions& options) {
+  bool attends = true;
+  for (int64_t n = 0; n < config.layers; ++n) attends = attends && has_attention(config, n);
+  checker.require(attends && config.encoder_layers == 0 && !config.takes_embeddings && !config.classes &&
+                      config.positions != PositionEncoding::relative &&
+                      config.positions != PositionEncoding::learned_relative,
+                  "ranks share the sequences of models that predict tokens with attention alone, without an encoder "
+                  "and relative positions");
+  checker.require(batch.lengths.empty() && batch.cu_seqlens.empty(),
+                  "ranks share sequences without padding, which are not packed");
+  checker.require(!options.cache && !options.recorder && !options.traces && !options.last_only,
+                  "ranks share sequences without a cache, a recorder, traces and last_only");
+  const int64_t tokens = options.sequence->placement().tokens(), own = options.sequence->tokens();
+  checker.require(batch.length == own, [&] {
+    return "a sequence has " + text(batch.length) + " tokens, and this rank " + text(own) + " of them";
+  });
+  checker.require(!learns_positions(config) || tokens <= config.context, [&] {
+    return "a sequence has " + text(tokens) + " tokens, must have at most the context of " + text(config.context);
+  });
+}
+
 }  // namespace
 
 void check_streaming(Checker& checker, const Config& config, const Streaming& streaming) {
@@ -287,6 +310,7 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
       return "gates are given for " + text(static_cast<int64_t>(options.gates->size())) +
              " attention layers, must be " + text(attention_count(config_)) + ": those of attention_layers()";
     });
+  if (options.sequence) check_shared(checker, config_, batch, options);
   checker.require(!with_targets || config_.head, "a model without a head has no loss");
   if (with_targets) check_targets(checker, config_, batch, options.last_only);
   checker.done();

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "attn/autograd_operations.h"
+#include "attn/autograd_ranks.h"
 #include "attn/models.h"
 #include "core/checker.h"
 #include "models/shape.h"
@@ -99,7 +100,7 @@ class LayerRecording {
 /// The embeddings [B, L, C] of the batch's tokens, or of the encoder's; sequence n begins at first[n], or at 0 where
 /// `first` is empty.
 Value Model::embed(Tape& tape, const Batch& batch, std::span<const int64_t> first, const Streaming& streaming,
-                   bool encoder) const {
+                   bool encoder, const autograd::SharedSequence* sequence) const {
   const int64_t B = batch.cu_seqlens.empty() ? batch.sequences : 1, L = encoder ? batch.source_length : batch.length;
   const Tape::NameScope scope(tape, encoder ? "encoder embedding" : "embedding");
   const nn::Embedding& tokens = encoder && encoder_tokens_.weight ? encoder_tokens_ : tokens_;
@@ -113,7 +114,7 @@ Value Model::embed(Tape& tape, const Batch& batch, std::span<const int64_t> firs
   }
   const nn::Embedding& learned = encoder ? encoder_positions_ : positions_;
   std::vector<int64_t> places = places_of(encoder ? std::vector<int64_t>() : batch.cu_seqlens, B, L, first);
-  for (int64_t& place : places) place = streaming.position(place);
+  for (int64_t& place : places) place = sequence ? sequence->positions()[place] : streaming.position(place);
   if (learned.weight) {
     for (int64_t& place : places) place += config_.position_offset;
     x = add(tape, x, learned(tape, std::move(places), {B, L}));
@@ -180,7 +181,7 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
   }
   const int64_t first = cache ? lengths[0] : 0;  // of what a recorder sees, whose batch is not packed
   if (cache && cache->states_.empty()) cache->states_ = new_states(batch.sequences);
-  Value x = embed(tape, batch, lengths, cache ? cache->streaming() : Streaming(), false);
+  Value x = embed(tape, batch, lengths, cache ? cache->streaming() : Streaming(), false, options.sequence);
   for (auto* traces : {options.traces, options.cross_traces})
     if (traces) traces->assign(layers_.size(), {});
   size_t attention = 0;
@@ -189,6 +190,7 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
     inputs.key_length = batch.lengths;
     inputs.cu_seqlens = batch.cu_seqlens;
     inputs.encoder_length = cache ? cache->memory_lengths_ : batch.source_lengths;
+    inputs.sequence = options.sequence;
     if (*memory) inputs.encoder_states = memory.get();
     const bool attends = has_attention(config_, static_cast<int64_t>(n));
     if (cache && attends) inputs.cache = {&cache->attention_[attention++], ids};
@@ -294,10 +296,53 @@ TargetLogits Model::target_logits(Tape& tape, const Batch& batch, const ForwardO
   return {logits(tape, x), picked(batch.targets, counted), picked(batch.target_weights, counted)};
 }
 
+namespace {
+
+/// The weight of this rank's targets among those of all ranks.
+double share_of_targets(const TargetLogits& found, cluster::Communicator& ranks) {
+  double own = 0, all = 0;
+  for (size_t n = 0; n < found.targets.size(); ++n)
+    if (found.targets[n] != ops::kIgnoreIndex) own += found.weights.empty() ? 1 : found.weights[n];
+  std::vector<double> of_ranks(ranks.size());
+  cluster::synchronize(ranks, "targets");
+  ranks.all_gather(&own, sizeof own, of_ranks.data());
+  for (const double weight : of_ranks) all += weight;
+  return all > 0 ? own / all : 0;
+}
+
+}  // namespace
+
+Batch shard_of(const Batch& batch, const autograd::SharedSequence& sequence) {
+  const int64_t B = batch.sequences, L = batch.length, whole = sequence.placement().tokens();
+  Checker checker("shard_of");
+  checker.require(batch.cu_seqlens.empty() && batch.lengths.empty(),
+                  "the sequences are packed or padded, and ranks share sequences of one length");
+  checker.require(std::ssize(batch.tokens) == B * L && !batch.tokens.empty() && batch.source.empty(),
+                  "the batch must have tokens, and none for an encoder");
+  checker.require(L == whole, [&] {
+    return "the sequences have " + std::to_string(L) + " tokens, and the placement " + std::to_string(whole);
+  });
+  checker.done();
+  Batch shard;
+  shard.sequences = B;
+  shard.length = sequence.tokens();
+  const auto take = [&](const auto& from, auto& to) {
+    if (std::ssize(from) != B * L) return;
+    for (int64_t b = 0; b < B; ++b)
+      for (const int64_t position : sequence.positions()) to.push_back(from[static_cast<size_t>(b * L + position)]);
+  };
+  take(batch.tokens, shard.tokens);
+  take(batch.token_type_ids, shard.token_type_ids);
+  take(batch.targets, shard.targets);
+  take(batch.target_weights, shard.target_weights);
+  return shard;
+}
+
 Value Model::loss(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
   if (batch.values.empty()) {
     TargetLogits found = target_logits(tape, batch, options);
-    return cross_entropy(tape, found.logits, std::move(found.targets), std::move(found.weights));
+    const double share = options.sequence ? share_of_targets(found, options.sequence->ranks()) : 1;
+    return scale(tape, cross_entropy(tape, found.logits, std::move(found.targets), std::move(found.weights)), share);
   }
   check_call(tape, batch, options, true);
   const Value y = forward(tape, batch, options);

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "attn/autograd_operations.h"
+#include "attn/autograd_ranks.h"
 #include "nn/check.h"
 
 namespace attn::nn {
@@ -45,9 +46,10 @@ struct Distances {
 
 /// With `bias`, which gets its gradient, or with the bias of `options`, which is in `kept`.
 Value attend(Tape& tape, const QueryKeyValue& heads, AttentionOptions options, const Value& bias, const Value& kept,
-             const Value& sink, AttentionTrace* trace) {
+             const Value& sink, AttentionTrace* trace, const autograd::SharedSequence* sequence) {
   Array lse;
-  const Value out = autograd::attention(tape, heads.q, heads.k, heads.v, options, bias, trace ? &lse : nullptr, sink);
+  const Value out =
+      autograd::attention(tape, heads.q, heads.k, heads.v, options, bias, trace ? &lse : nullptr, sink, sequence);
   if (!trace) return out;
   if (bias) {
     const std::vector<int64_t>& shape = bias.shape();
@@ -118,6 +120,31 @@ void attend_at_once(const QueryKeyValue& heads, const CacheSlot& slot, std::span
   }
   slot.cache->attend(slot.sequences, starts, packed(heads.q.view()), out, lse, options,
                      heads.sink_q.array ? packed(heads.sink_q.view()) : View<4>());
+}
+
+/// The positions of a rank's tokens, for each of B sequences.
+std::vector<int64_t> positions_of(const autograd::SharedSequence& sequence, int64_t B) {
+  std::vector<int64_t> all;
+  for (int64_t b = 0; b < B; ++b) all.insert(all.end(), sequence.positions().begin(), sequence.positions().end());
+  return all;
+}
+
+/// What a sequence that ranks share cannot have.
+void check_shared(Checker& checker, bool relative, const Value& x, const AttentionInputs& inputs) {
+  for (const auto& [what, given] : {std::pair{"encoder_states", inputs.encoder_states || inputs.key_value},
+                                    {"relative positions", relative},
+                                    {"key_length", !inputs.key_length.empty()},
+                                    {"cu_seqlens", !inputs.cu_seqlens.empty()},
+                                    {"mask", bool(inputs.mask)},
+                                    {"bias", bool(inputs.bias)},
+                                    {"cache", inputs.cache.cache != nullptr},
+                                    {"trace", inputs.trace != nullptr}})
+    checker.require(!given, [w = what] { return std::string(w) + " is given, but ranks share the sequence"; });
+  if (x && x.shape().size() == 3)
+    checker.require(x.shape()[1] == inputs.sequence->tokens(), [&] {
+      return "x has " + std::to_string(x.shape()[1]) + " tokens, and this rank " +
+             std::to_string(inputs.sequence->tokens()) + " of the sequence";
+    });
 }
 
 /// Where each of B sequences begins in the rows of x, then their number: packed ones, or L rows each.
@@ -229,14 +256,16 @@ Value SelfAttention::operator()(Tape& tape, const Value& x, const AttentionInput
                   .dtype = dtype()},
                  x, inputs);
   }
+  if (inputs.sequence) check_shared(checker, false, x, inputs);
   checker.done();
   const Tape::NameScope scope(tape, "attention");
   const Value& source = inputs.encoder_states ? *inputs.encoder_states : x;
   const auto whole = [](const Value& array) { return Heads{array, 0, 1, array.data().width()}; };
   const QueryKeyValue heads = {whole(query(tape, x)), whole(key(tape, source)), whole(value(tape, source)), {}};
   const AttentionOptions attend_options = options_of(tape, inputs, options.causal, 0, options.dropout);
-  Value seen = inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, attend_options, {}, {}, inputs.trace)
-                                  : attend(tape, heads, attend_options, inputs.bias, {}, {}, inputs.trace);
+  Value seen = inputs.cache.cache
+                   ? attend_cached(tape, heads, inputs.cache, attend_options, {}, {}, inputs.trace)
+                   : attend(tape, heads, attend_options, inputs.bias, {}, {}, inputs.trace, inputs.sequence);
   if (inputs.gates) seen = scale_heads(tape, seen, inputs.gates);
   if (options.output_width) return output(tape, seen, inputs.residual);
   return inputs.residual ? add(tape, inputs.residual, seen) : seen;
@@ -312,6 +341,7 @@ void MultiHeadAttention::check_call(const Tape& tape, const Value& x, const Atte
                  x, inputs);
   checker.require(options_.position != AttentionPositions::relative || distance_bias_,
                   "the layer has no relative positions yet: share_distances() gives it those of another layer");
+  if (inputs.sequence) check_shared(checker, options_.position == AttentionPositions::relative, x, inputs);
   checker.done();
 }
 
@@ -333,11 +363,14 @@ QueryKeyValue MultiHeadAttention::placed(Tape& tape, Value qkv_rows, const Atten
     return QueryKeyValue{{all, 0, H, D}, {all, H * D, Hk, D}, {all, (H + Hk) * D, Hk, D}, {}};
   };
   if (options_.position != AttentionPositions::rope) return heads_of(qkv_rows);
-  const std::vector<int64_t> positions = inputs.cache.positions(starts_of(inputs.cu_seqlens, B, L));
+  const std::vector<int64_t> positions =
+      inputs.sequence ? positions_of(*inputs.sequence, B) : inputs.cache.positions(starts_of(inputs.cu_seqlens, B, L));
   std::vector<int64_t> cached = positions;
   if (inputs.cache.cache)
     for (int64_t& each : cached) each = inputs.cache.cache->config().streaming.position(each);
-  const int64_t length = cached.empty() ? 0 : *std::max_element(cached.begin(), cached.end()) + 1;
+  const int64_t length = inputs.sequence  ? inputs.sequence->placement().tokens()
+                         : cached.empty() ? 0
+                                          : *std::max_element(cached.begin(), cached.end()) + 1;
   const std::vector<double> frequencies = frequencies_.empty() ? frequencies_for(length) : frequencies_;
   QueryKeyValue heads = heads_of(autograd::rope(tape, qkv_rows, H + Hk, D, positions, options_.rope, frequencies));
   if (cached != positions)
@@ -378,8 +411,9 @@ Value MultiHeadAttention::operator()(Tape& tape, const Value& x, const Attention
       options.bias = distances.view(0, L, keys);
     }
   }
-  Value seen = inputs.cache.cache ? attend_cached(tape, heads, inputs.cache, options, distances, sink_, inputs.trace)
-                                  : attend(tape, heads, options, bias, distances.table, sink_, inputs.trace);
+  Value seen = inputs.cache.cache
+                   ? attend_cached(tape, heads, inputs.cache, options, distances, sink_, inputs.trace)
+                   : attend(tape, heads, options, bias, distances.table, sink_, inputs.trace, inputs.sequence);
   if (inputs.gates) seen = scale_heads(tape, seen, inputs.gates);
   if (options_.gate) seen = multiply(tape, seen, sigmoid(tape, gate(tape, x)));
   return output(tape, seen, inputs.residual);

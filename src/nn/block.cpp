@@ -24,6 +24,7 @@ void check_mixer_inputs(Checker& checker, const AttentionInputs& inputs) {
                                     {"bias", bool(inputs.bias)},
                                     {"gates", bool(inputs.gates)},
                                     {"trace", inputs.trace != nullptr},
+                                    {"sequence", inputs.sequence != nullptr},
                                     {"cache", inputs.cache.cache != nullptr}})
     checker.require(!given, [n = name] { return std::string(n) + " is for attention, and this block has a mixer"; });
 }

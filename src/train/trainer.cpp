@@ -10,10 +10,12 @@
 #include <nlohmann/json.hpp>
 #include <numbers>
 
+#include "attn/autograd_ranks.h"
 #include "attn/train.h"
 #include "core/checker.h"
 #include "io/json.h"
 #include "train/optimizer.h"
+#include "train/placement.h"
 
 namespace attn::train {
 namespace {
@@ -55,7 +57,7 @@ void check(const TrainerOptions& options) {
     train::require(checker, holds, name, value, allowed);
   };
   require(options.steps > 0, "steps", options.steps, "positive");
-  const int ranks = ranks_of(options).size();
+  const int ranks = options.share_sequences ? 1 : ranks_of(options).size();
   require(options.accumulation > 0 && options.accumulation % ranks == 0, "accumulation", options.accumulation,
           ranks == 1 ? "positive" : ("a multiple of the ranks, of which there are " + std::to_string(ranks)).c_str());
   require(options.learning_rate > 0 && std::isfinite(options.learning_rate), "learning_rate", options.learning_rate,
@@ -194,9 +196,17 @@ std::string sum_of(const List& list) {
   return std::to_string(std::hash<std::string_view>()({bytes, list.size() * sizeof *list.data()}));
 }
 
-ValidationOptions shared_by(ValidationOptions options, cluster::Communicator* ranks) {
-  if (!options.ranks) options.ranks = ranks;
-  return options;
+ValidationOptions shared_by(ValidationOptions validation, const TrainerOptions& options) {
+  if (!validation.ranks) {
+    validation.ranks = options.ranks;
+    validation.share_sequences = options.share_sequences;
+  }
+  return validation;
+}
+
+/// Of everything random in a batch.
+uint64_t seed_of(const TrainerOptions& options, uint64_t number) {
+  return options.seed + 0x9e3779b97f4a7c15u * (number + 1);
 }
 
 }  // namespace
@@ -206,13 +216,21 @@ Trainer::Trainer(models::Model& model, const Dataset& data, const TrainerOptions
     : Trainer(
           model.parameters(),
           // The batch is borrowed until the backward has run.
-          [&, recompute = options.recompute, batch = models::Batch()](Tape& tape, uint64_t number) mutable {
+          [&, options, batch = models::Batch(), shared = std::optional<autograd::SharedSequence>()](
+              Tape& tape, uint64_t number) mutable {
+            models::ForwardOptions forward = {.recompute = options.recompute};
             batch = data.training(number);
+            if (options.share_sequences) {
+              shared.emplace(*options.ranks, placement_for(model.config(), batch.length, options.ranks->size()),
+                             seed_of(options, number));
+              batch = shard_of(batch, *shared);
+              forward.sequence = &*shared;
+            }
             const int64_t tokens = batch.cu_seqlens.empty() ? batch.sequences * batch.length : batch.length;
-            return BatchLoss(model.loss(tape, batch, {.recompute = recompute}), tokens);
+            return BatchLoss(model.loss(tape, batch, forward), tokens);
           },
           options, std::move(directory),
-          [&, how = shared_by(validation, options.ranks)] { return train::validate(model, data, how); }) {
+          [&, how = shared_by(validation, options)] { return train::validate(model, data, how); }) {
   if (options.ranks) data_ = data.describe() + ", batch 0: " + sum_of(data.training(0).tokens);
 }
 
@@ -230,6 +248,7 @@ Trainer::Trainer(nn::Parameters& parameters, LossFunction loss, const TrainerOpt
       options.layer_decay < 1 ? layer_factors(parameters, options.layer_decay) : LearningRateFactor();
   optimizer_ = options.ranks ? shared_optimizer(*options.ranks, parameters, factor) : own_optimizer(parameters, factor);
   if (!loss_) throw Error("train", {"there is no loss"});
+  if (options.share_sequences && !options.ranks) throw Error("train", {"share_sequences is given without ranks"});
   if (scales(options, parameters.options().precision)) scaler_.emplace(options.scaling);
   require_directory(directory_, true);
 }
@@ -248,6 +267,7 @@ void Trainer::require_agreement() {
                   {"patience", options_.patience},
                   {"skip_nonfinite", options_.skip_nonfinite},
                   {"matmul_precision", attn::name_of(ops::matmul_precision())},
+                  {"share_sequences", options_.share_sequences},
                   {"saves", !directory_.empty()},
                   {"validates", validation_ != nullptr}});
   std::string names;
@@ -271,7 +291,7 @@ namespace {
 autograd::TapeOptions tape_options(const TrainerOptions& options, uint64_t number, bool check_finite) {
   return {.record = true,
           .training = true,
-          .seed = options.seed + 0x9e3779b97f4a7c15u * (number + 1),
+          .seed = seed_of(options, number) + (options.share_sequences ? uint64_t(ranks_of(options).rank()) << 48 : 0),
           .check_finite = check_finite};
 }
 
@@ -279,26 +299,12 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Why the work of this rank has failed; empty if it has not. Of one rank alone the exception passes.
-std::string failure_of(const cluster::Communicator& ranks, const std::function<void()>& work) {
-  if (ranks.size() > 1) {
-    try {
-      work();
-    } catch (const std::exception& error) {
-      return error.what();
-    }
-  } else {
-    work();
-  }
-  return "";
-}
-
 /// Of the batches of all ranks: for each rank their tokens, their seconds, and the loss of every one.
-void add_batches(const std::vector<std::vector<double>>& ranks, int64_t batches, StepReport& report) {
-  const int64_t count = std::ssize(ranks);
+void add_batches(const std::vector<std::vector<double>>& ranks, const TrainerOptions& options, StepReport& report) {
+  const int64_t count = std::ssize(ranks), batches = options.accumulation, each = options.share_sequences ? 1 : count;
   double seconds = 0;
   for (int64_t batch = 0; batch < batches; ++batch)
-    report.loss += ranks[batch % count][2 + batch / count] / static_cast<double>(batches);
+    report.loss += ranks[batch % each][2 + batch / each] / static_cast<double>(batches);
   for (int64_t rank = 0; rank < count; ++rank) {
     report.tokens += static_cast<int64_t>(ranks[rank][0]);
     seconds += ranks[rank][1];
@@ -316,6 +322,8 @@ void Trainer::explain_nonfinite(const std::string& what, uint64_t number) {
   try {
     Tape tape(tape_options(options_, number, true), memory_);
     loss_(tape, number);
+  } catch (const cluster::RanksError&) {
+    throw;  // another rank has found the operation
   } catch (const Error& error) {
     where = "first: " + error.reasons().front();
   }
@@ -323,32 +331,63 @@ void Trainer::explain_nonfinite(const std::string& what, uint64_t number) {
                         "; nothing was updated since step " + std::to_string(step_)});
 }
 
+/// The loss of a batch. What ranks that share sequences compute are its parts.
+double Trainer::run_forward(Tape& tape, uint64_t number, std::optional<BatchLoss>& batch, double& seconds) {
+  const ProfileSpan span("forward");
+  const auto start = std::chrono::steady_clock::now();
+  cluster::Communicator& ranks = ranks_of(options_);
+  double value = 0;
+  const auto check_value = [&] {
+    if (!is_finite(value) && !options_.skip_nonfinite) explain_nonfinite("the loss is not finite", number);
+  };
+  cluster::on_all_ranks(ranks, "the forward", [&] {
+    batch = loss_(tape, number);
+    value = scalar_of(batch->loss);
+    if (!options_.share_sequences) check_value();
+    seconds += seconds_since(start);
+  });
+  if (!options_.share_sequences) return value;
+  const std::vector<std::vector<double>> parts = gather_numbers(ranks, {value});
+  value = 0;
+  for (const std::vector<double>& part : parts) value += part[0];
+  cluster::on_all_ranks(ranks, "the loss", check_value);
+  return value;
+}
+
+/// The gradients of a batch, times the scale, join those of the update.
+void Trainer::run_backward(Tape& tape, const BatchLoss& batch, double loss_scale, double& seconds) {
+  cluster::Communicator& ranks = ranks_of(options_);
+  const auto backward = [&] {
+    const ProfileSpan span("backward");
+    const auto start = std::chrono::steady_clock::now();
+    tape.backward(batch.loss, loss_scale / static_cast<double>(options_.accumulation));
+    seconds += seconds_since(start);
+  };
+  if (ranks.size() == 1 || options_.share_sequences) {
+    cluster::on_all_ranks(ranks, "the backward", backward);
+    optimizer_->add_batch("");
+    return;
+  }
+  std::string failure;  // the others may wait for gradients that this rank sends all the same
+  try {
+    backward();
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  optimizer_->add_batch(failure);
+}
+
 /// The loss of a batch, whose gradients, times the scale, join those of the update. Adds to tokens and seconds.
 double Trainer::run_batch(uint64_t number, double loss_scale, double& tokens, double& seconds) {
-  cluster::Communicator& ranks = ranks_of(options_);
-  const auto start = std::chrono::steady_clock::now();
   autograd::TapeOptions options = tape_options(options_, number, false);
-  if (options_.ranks && options_.overlap && !options_.recompute)
+  if (options_.ranks && options_.overlap && !options_.recompute && !options_.share_sequences)
     options.after_step = [this] { optimizer_->after_step(); };
   optimizer_->begin_batch();
   Tape tape(options, memory_);
   std::optional<BatchLoss> batch;
-  double value = 0;
-  cluster::on_all_ranks(ranks, "the forward", [&] {
-    const ProfileSpan span("forward");
-    batch = loss_(tape, number);
-    value = scalar_of(batch->loss);
-    if (!is_finite(value) && !options_.skip_nonfinite) explain_nonfinite("the loss is not finite", number);
-    seconds += seconds_since(start);
-  });
-  const auto middle = std::chrono::steady_clock::now();
-  const std::string failure = failure_of(ranks, [&] {
-    const ProfileSpan span("backward");
-    tape.backward(batch->loss, loss_scale / static_cast<double>(options_.accumulation));
-  });
-  seconds += seconds_since(middle);
+  const double value = run_forward(tape, number, batch, seconds);
+  run_backward(tape, *batch, loss_scale, seconds);
   tokens += static_cast<double>(batch->tokens);
-  optimizer_->add_batch(failure);
   return value;
 }
 
@@ -359,11 +398,12 @@ double Trainer::accumulate_gradients(StepReport& report) {
   const auto first = static_cast<uint64_t>(step_ * options_.accumulation);
   std::vector<double> own = {0, 0};  // the tokens and seconds of this rank's batches, then the loss of each
   optimizer_->begin();
-  for (int64_t batch = ranks.rank(); batch < options_.accumulation; batch += ranks.size()) {
+  const bool whole = options_.share_sequences;  // every rank has a part of every batch
+  for (int64_t batch = whole ? 0 : ranks.rank(); batch < options_.accumulation; batch += whole ? 1 : ranks.size()) {
     const double loss = run_batch(first + static_cast<uint64_t>(batch), report.loss_scale, own[0], own[1]);
     own.push_back(loss);
   }
-  add_batches(gather_numbers(ranks, own), options_.accumulation, report);
+  add_batches(gather_numbers(ranks, own), options_, report);
 
   const bool may_be_skipped = options_.skip_nonfinite || (scaler_ && scaler_->can_back_off());
   double total = 0;

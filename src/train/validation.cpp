@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "attn/autograd_ranks.h"
 #include "attn/train.h"
+#include "train/placement.h"
 
 namespace attn::train {
 
@@ -121,19 +123,30 @@ Validation validate(const models::Model& model, const Dataset& data, const Valid
   cluster::Communicator& ranks = options.ranks ? *options.ranks : cluster::one_rank();
   const int64_t batches = data.validation_batches();
   std::string mine;
+  const bool whole = options.share_sequences;  // every rank has a part of every batch
   cluster::on_all_ranks(ranks, "validate", [&] {
     const auto memory = Tape().memory();
-    for (int64_t n = ranks.rank(); n < batches; n += ranks.size()) {
-      Predictions batch;
-      const double weight = add_predictions(model, data.validation(n), batch, options.forward, memory);
-      mine += bytes_of(batch, weight);
+    for (int64_t n = whole ? 0 : ranks.rank(); n < batches; n += whole ? 1 : ranks.size()) {
+      Predictions predictions;
+      models::Batch batch = data.validation(n);
+      models::ForwardOptions forward = options.forward;
+      std::optional<autograd::SharedSequence> shared;
+      if (whole) {
+        shared.emplace(ranks, placement_for(model.config(), batch.length, ranks.size()));
+        batch = shard_of(batch, *shared);
+        forward.sequence = &*shared;
+      }
+      const double weight = add_predictions(model, batch, predictions, forward, memory);
+      mine += bytes_of(predictions, weight);
     }
   });
   const std::vector<std::string> of_ranks = cluster::gather(ranks, mine);
   std::vector<std::string_view> rest(of_ranks.begin(), of_ranks.end());
   Predictions predictions;
   double weight = 0;
-  for (int64_t n = 0; n < batches; ++n) weight += take_batch(rest[n % ranks.size()], predictions);
+  for (int64_t n = 0; n < batches; ++n)
+    for (int part = 0; part < (whole ? ranks.size() : 1); ++part)
+      weight += take_batch(rest[whole ? part : n % ranks.size()], predictions);
   if (predictions.expected.empty() && predictions.expected_values.empty())
     throw Error("validate", {"there is nothing to validate with: no target takes part"});
   predictions.loss = weight > 0 ? predictions.loss / weight : 0;

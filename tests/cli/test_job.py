@@ -29,12 +29,12 @@ def job(attn):
     return attn
 
 
-def command(job, ranks, *arguments):
-    return [LAUNCHER, "-n", str(ranks), *job.command(*arguments, "--data-parallel", ranks)]
+def command(job, ranks, *arguments, option="--data-parallel"):
+    return [LAUNCHER, "-n", str(ranks), *job.command(*arguments, option, ranks)]
 
 
-def run(job, ranks, *arguments, status=0):
-    done = subprocess.run(command(job, ranks, *arguments), cwd=job.folder, env=job.environment, text=True,
+def run(job, ranks, *arguments, status=0, option="--data-parallel"):
+    done = subprocess.run(command(job, ranks, *arguments, option=option), cwd=job.folder, env=job.environment, text=True,
                           capture_output=True, timeout=120)
     assert done.returncode == status, done.stderr
     return done.stderr
@@ -85,6 +85,27 @@ def test_a_labelled_task_and_an_accumulation_by_default(job):
     validations = [[row for line in (job.folder / f"rows{ranks}/log.jsonl").read_text().splitlines()
                     if "validation_score" in (row := json.loads(line))] for ranks in (1, 3)]
     assert validations[0] == validations[1]
+
+
+def test_ranks_that_share_sequences(job):
+    text = [*TRAIN[:2], *SHAPE[:-1], "0", "--warmup", "0"]  # without dropout
+    job.run(*text, "--steps", "8", "--eval-every", "4", "--quiet", "--out", "alone")
+    said = run(job, 3, *text, "--steps", "8", "--eval-every", "4", "--out", "shared", option="--sequence-parallel")
+    assert "ranks: 3, which share the tokens of each sequence" in said
+    for step, found in job.losses("shared").items():
+        assert found == pytest.approx(job.losses("alone")[step], rel=1e-4)
+    job.run("train", "--resume", "--steps", "10", "--out", "shared", "--quiet")
+    run(job, 2, "train", "--resume", "--steps", "12", "--out", "shared", option="--sequence-parallel")
+    assert max(job.losses("shared")) == 12
+
+
+def test_models_that_ranks_cannot_share(job):
+    for arguments, said in ((["--mixer", "linear"], "models that predict tokens with attention alone"),
+                            (["--positions", "relative"], "models that predict tokens with attention alone"),
+                            (["--interactive"], "--interactive is for one process")):
+        shown = run(job, 2, *TRAIN, "--out", "out", *arguments, option="--sequence-parallel", status=1)
+        assert said in shown
+        assert len(re.findall("^attn: ", shown, re.MULTILINE)) == 1, shown
 
 
 def test_another_number_of_ranks_resumes(job):
