@@ -150,8 +150,9 @@ Validation validate(const models::Model& model, const Dataset& data, const Valid
 /// The result of a LossFunction. A Value converts to it.
 struct BatchLoss {
   BatchLoss(autograd::Value loss_, int64_t tokens_ = 0) : loss(std::move(loss_)), tokens(tokens_) {}
-  autograd::Value loss;  ///< one element, float32 or float64: the mean over the batch
-  int64_t tokens = 0;    ///< for StepReport::tokens
+  /// One element, float32 or float64: the mean over the batch; of ranks that share sequences, parts whose sum that is.
+  autograd::Value loss;
+  int64_t tokens = 0;  ///< for StepReport::tokens
 };
 /// The loss of batch `number` on a tape that records and trains. The same number must give the same loss: a resumed
 /// training calls it again, and so does the search for the first result that is not finite. Arrays that the loss
