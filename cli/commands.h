@@ -14,6 +14,11 @@ struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// An error whose message has been written: the program only ends, with this status.
+struct AlreadySaid {
+  int status = 1;
+};
+
 // Each function adds one subcommand to the program. The subcommand's callback does the work.
 void add_train(CLI::App& app);
 void add_generate(CLI::App& app);

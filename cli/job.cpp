@@ -66,6 +66,8 @@ Launched launched() {
           number_in({"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}).value_or(0)};
 }
 
+void wait_for_first_rank() { sleep(10); }
+
 Job::Job(const char* option, int64_t wanted) : shared_(wanted > 0), ranks_(&attn::cluster::one_rank()) {
   const int started = launched().processes;
   if (wanted == 0 && started > 1)
@@ -75,15 +77,16 @@ Job::Job(const char* option, int64_t wanted) : shared_(wanted > 0), ranks_(&attn
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   ranks_ = start_mpi();
   with_mpi_ = true;
-  if (const int size = ranks_->size(); size != wanted) {
-    leave();
-    if (size < started)
-      throw UsageError(fmt::format("MPI knows {} of {} processes: the launcher belongs to another MPI than {}", size,
-                                   started, kModule));
-    throw UsageError(fmt::format("{} {} needs as many processes, and there {}: mpirun -n {} attn train ...", option,
-                                 wanted, size == 1 ? "is 1" : fmt::format("are {}", size), wanted));
-  }
   if (ranks_->rank() > 0) silence();
+  if (const int size = ranks_->size(); size != wanted) {
+    if (size < started)
+      say("attn: MPI knows {} of {} processes: the launcher belongs to another MPI than {}\n", size, started, kModule);
+    else
+      say("attn: {} {} needs as many processes, and there {}: mpirun -n {} attn train ...\n", option, wanted,
+          size == 1 ? "is 1" : fmt::format("are {}", size), wanted);
+    leave();
+    throw AlreadySaid{2};
+  }
   count_neighbours();
 }
 
@@ -117,9 +120,10 @@ void Job::run(const std::function<void()>& work) {
   std::string reason;
   try {
     return work();
-  } catch (const attn::cluster::RanksError&) {
+  } catch (const attn::cluster::RanksError& error) {
+    say("attn: {}\n", joined(error.reasons(), "; "));
     leave();
-    throw;
+    throw AlreadySaid{1};
   } catch (const std::exception& error) {
     reason = error.what();
   }

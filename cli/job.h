@@ -15,12 +15,14 @@ struct Launched {
   int rank = 0;
 };
 Launched launched();
+/// A launcher kills all processes once one has failed: the others leave it to rank 0 to say why, and be the first.
+void wait_for_first_rank();
 
 class Job {
  public:
   /// Joins the job if `wanted` ranks are asked for, by this option; with 0 this process is alone. Only rank 0 writes to
-  /// standard output and error from then on. Throws UsageError if the launcher has started another number of processes,
-  /// and Error if there is no MPI.
+  /// standard output and error from then on. Throws UsageError or AlreadySaid if the launcher has started another
+  /// number of processes, and Error if there is no MPI.
   Job(const char* option, int64_t wanted);
   ~Job() { leave(); }
   Job(const Job&) = delete;
@@ -33,8 +35,8 @@ class Job {
   int64_t on_machine() const { return on_machine_; }
   int64_t on_cores() const { return on_cores_; }
 
-  /// Runs `work`. What it throws for all ranks passes, once all have left the job; anything else ends the processes of
-  /// all ranks at once, after this rank has said why.
+  /// Runs `work`. What it throws for all ranks is said by rank 0, and becomes AlreadySaid once all have left the job;
+  /// anything else ends the processes of all ranks at once, after this rank has said why.
   void run(const std::function<void()>& work);
 
  private:

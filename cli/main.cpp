@@ -26,8 +26,8 @@ namespace {
 
 /// Where nobody reads any more there is nothing to say.
 int fail(int status, const std::string& message) {
-  const bool is_repeated = status == 2 && launched().rank > 0;  // a command line that is wrong is so on all ranks
-  if (signal_seen() != SIGPIPE && !is_repeated) say("attn: {}\n", message);
+  if (status == 2 && launched().rank > 0) wait_for_first_rank();  // a command line that is wrong is so on all ranks
+  else if (signal_seen() != SIGPIPE) say("attn: {}\n", message);
   return status;
 }
 
@@ -99,8 +99,8 @@ int run(int argc, char** argv) {
     return error.get_exit_code() == 0 ? app.exit(error) : fail(2, explanation(app, error));
   } catch (const UsageError& error) {
     return fail(2, error.what());
-  } catch (const attn::cluster::RanksError& error) {
-    return fail(1, joined(error.reasons(), "; "));
+  } catch (const AlreadySaid& error) {
+    return error.status;
   } catch (const std::bad_alloc&) {
     return fail(1, "there is not enough memory");
   } catch (const std::system_error& error) {

@@ -76,7 +76,7 @@ TEST(ClusterTraining, HasTheBitsOfOneRank) {
       const auto ranks = first_ranks(n);
       if (!ranks) continue;
       const Trained got = train_wide(shared(*ranks), precision);
-      EXPECT_EQ(got.parameters, expected.parameters) << n << " ranks";
+      EXPECT_TRUE(got.parameters == expected.parameters) << n << " ranks";
       EXPECT_EQ(got.numbers, expected.numbers) << n << " ranks";
     }
   }
@@ -273,7 +273,7 @@ TEST(ClusterTraining, AnotherNumberOfRanksResumes) {
     const int after = before == 4 ? 3 : std::min(world().size(), 2 * before);
     const std::string resumed = train(after, 4);
     if (world().rank() < after) {
-      EXPECT_EQ(resumed, expected.parameters) << before << " ranks, then " << after;
+      EXPECT_TRUE(resumed == expected.parameters) << before << " ranks, then " << after;
     }
   }
 }
