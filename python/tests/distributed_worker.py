@@ -249,7 +249,7 @@ def case_errors():
     heads = draw(B, 4, 2 * size + (rank == size - 1), D)
     assert size == 1 or "must be a multiple" in error_of(lambda: attend(heads, heads, heads))
     longer = draw(B, 4 + (rank == size - 1), 2 * size, D)
-    assert size == 1 or "different calls" in error_of(lambda: attend(longer, longer, longer))
+    assert size == 1 or "differ in the call that they make" in error_of(lambda: attend(longer, longer, longer))
     distributed.attention(q, q, q, placement)  # the ranks are still in step
 
 

@@ -34,8 +34,8 @@ def command(job, ranks, *arguments, option="--data-parallel"):
 
 
 def run(job, ranks, *arguments, status=0, option="--data-parallel"):
-    done = subprocess.run(command(job, ranks, *arguments, option=option), cwd=job.folder, env=job.environment, text=True,
-                          capture_output=True, timeout=120)
+    done = subprocess.run(command(job, ranks, *arguments, option=option), cwd=job.folder, env=job.environment,
+                          text=True, capture_output=True, timeout=120)
     assert done.returncode == status, done.stderr
     return done.stderr
 
