@@ -12,6 +12,7 @@ fi
 rate=$1 ranks=$2
 shift 2
 
+trap 'echo "network.sh cannot make such a network here" >&2; exit 77' ERR
 mount -t tmpfs none /run
 mkdir /run/netns
 ip link set lo up
@@ -42,6 +43,9 @@ exec ip netns exec "$node" unshare --uts bash -c "hostname $node; $*"
 ENTER
 chmod +x /run/enter
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-exec mpirun --mca plm_rsh_agent /run/enter --mca plm_rsh_no_tree_spawn 1 --mca btl tcp,self \
+ranks_of_network=(mpirun --mca plm_rsh_agent /run/enter --mca plm_rsh_no_tree_spawn 1 --mca btl tcp,self \
   --mca btl_tcp_if_include 10.7.0.0/24 --mca oob_tcp_if_include 10.7.0.0/24 --host "$hosts" --bind-to none \
-  -n "$ranks" "$@"
+  -n "$ranks")
+"${ranks_of_network[@]}" true
+trap - ERR
+exec "${ranks_of_network[@]}" "$@"

@@ -25,8 +25,8 @@ run_packages=(cmake ninja-build g++ ccache nlohmann-json3-dev libcli11-dev libfm
   libpng-dev zlib1g-dev libutf8proc-dev libpcre2-dev libcpp-httplib-dev)
 build_packages=("${run_packages[@]}" pkg-config libdnnl-dev libgomp1 libgtest-dev python3 binutils clang-format-14
   libopenmpi-dev openmpi-bin libmpich-dev mpich)
-# The page of attention is tested in a browser, completion in zsh, the manual with its own reader.
-test_packages=(chromium chromium-driver zsh mandoc)
+# The page of attention is tested in a browser, completion in zsh, the manual with its own reader, ranks over TCP.
+test_packages=(chromium chromium-driver zsh mandoc iproute2)
 
 # build PRESET [TARGET ...]: configures and builds into build/PRESET.
 build() {
