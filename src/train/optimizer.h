@@ -46,7 +46,7 @@ class Optimizer {
 using LearningRateFactor = std::function<double(std::string_view name)>;
 
 std::unique_ptr<Optimizer> own_optimizer(nn::Parameters& parameters, LearningRateFactor factor);
-/// Each rank updates a part of the parameters, from gradients that all send it (ranks.cpp).
+/// Each rank updates a part of the parameters, from gradients that all send it (shared_optimizer.cpp).
 std::unique_ptr<Optimizer> shared_optimizer(cluster::Communicator& ranks, nn::Parameters& parameters,
                                             LearningRateFactor factor);
 

@@ -1,8 +1,6 @@
 // How ranks that share an update divide the parameters.
 #pragma once
 
-#include <vector>
-
 #include "attn/cluster.h"
 #include "attn/nn_parameters.h"
 
@@ -16,9 +14,6 @@ struct Piece {
   int owner = 0;
   int64_t offset = 0;  // among the elements of its owner
 };
-
-/// From the last parameter to the first, as the backward computes their gradients; each to the rank that has least.
-std::vector<Piece> pieces_of(const nn::Parameters& parameters, int ranks);
 
 /// The part of an array that a piece is.
 inline View<2> part_of(const Array& array, int64_t first, int64_t count) {

@@ -14,7 +14,11 @@
 #include "train/optimizer.h"
 
 namespace attn::train {
+namespace {
 
+using cluster::Message;
+
+/// From the last parameter to the first, as the backward computes their gradients; each to the rank that has least.
 std::vector<Piece> pieces_of(const nn::Parameters& parameters, int ranks) {
   std::vector<Piece> pieces;
   std::vector<int64_t> held(ranks, 0);
@@ -31,10 +35,6 @@ std::vector<Piece> pieces_of(const nn::Parameters& parameters, int ranks) {
   }
   return pieces;
 }
-
-namespace {
-
-using cluster::Message;
 
 class SharedOptimizer : public Optimizer {
  public:
