@@ -15,7 +15,7 @@ struct Launched {
   int rank = 0;
 };
 Launched launched();
-/// A launcher kills all processes once one has failed: the others leave it to rank 0 to say why, and be the first.
+/// A launcher kills all processes once one has failed. The other ranks wait here, so that rank 0 can write the message.
 void wait_for_first_rank();
 
 class Job {

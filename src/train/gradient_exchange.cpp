@@ -6,8 +6,8 @@
 namespace attn::train {
 namespace {
 
-constexpr int64_t kWindowBytes = int64_t{4} << 20;  // of pieces that a window has
-constexpr size_t kWindows = 2;                      // on their way at a time
+constexpr int64_t kBucketBytes = int64_t{4} << 20;  // of pieces that a bucket has
+constexpr size_t kBuckets = 2;                      // on their way at a time
 
 // What a rank says of the gradient of a parameter after a batch.
 enum State : char { kNone, kHas, kChanged };
@@ -48,23 +48,23 @@ bool GradientExchange::is_complete(const Piece& piece) const {
   return !value.gradient_is_empty() && value.handles() == handles_[piece.parameter];
 }
 
-size_t GradientExchange::end_of_window(size_t begin) const {
+size_t GradientExchange::end_of_bucket(size_t begin) const {
   int64_t bytes = 0;
-  while (begin < pieces_.size() && bytes < kWindowBytes) bytes += pieces_[begin++].count * size_of(sum_.dtype());
+  while (begin < pieces_.size() && bytes < kBucketBytes) bytes += pieces_[begin++].count * size_of(sum_.dtype());
   return begin;
 }
 
-void GradientExchange::start_window(const Senders& senders) {
-  Window window{.begin = next_, .end = end_of_window(next_)};
+void GradientExchange::start_bucket(const Senders& senders) {
+  Bucket bucket{.begin = next_, .end = end_of_bucket(next_)};
   int64_t elements = 0;
-  for (size_t p = window.begin; p < window.end; ++p)
+  for (size_t p = bucket.begin; p < bucket.end; ++p)
     each_other_rank(ranks_, [&](int rank) {
       if (is_own(pieces_[p]) && senders[rank][pieces_[p].parameter]) elements += pieces_[p].count;
     });
-  window.received = Array(sum_.dtype(), {elements}, false);
+  bucket.received = Array(sum_.dtype(), {elements}, false);
   std::vector<cluster::Message> sent, received;
   int64_t offset = 0;
-  for (size_t p = window.begin; p < window.end; ++p) {
+  for (size_t p = bucket.begin; p < bucket.end; ++p) {
     const Piece& piece = pieces_[p];
     if (senders[ranks_.rank()][piece.parameter]) {
       sent_additions_[piece.parameter] = parameter_of(piece).value.additions();
@@ -73,22 +73,22 @@ void GradientExchange::start_window(const Senders& senders) {
     if (!is_own(piece)) continue;
     each_other_rank(ranks_, [&](int rank) {
       if (!senders[rank][piece.parameter]) return;
-      received.push_back(message(rank, part_of(window.received, offset, piece.count)));
+      received.push_back(message(rank, part_of(bucket.received, offset, piece.count)));
       offset += piece.count;
     });
   }
-  next_ = window.end;
-  window.transfer = ranks_.start(sent, received, kGradients);
-  windows_.push_back(std::move(window));
+  next_ = bucket.end;
+  bucket.transfer = ranks_.start(sent, received, kGradients);
+  buckets_.push_back(std::move(bucket));
 }
 
-/// Waits for the oldest window, and adds what has come to the sums in the order of ranks, which is that of their
+/// Waits for the oldest bucket, and adds what has come to the sums in the order of ranks, which is that of their
 /// batches.
-void GradientExchange::finish_window(const Senders& senders) {
-  const Window& window = windows_.front();
-  window.transfer->wait();
+void GradientExchange::finish_bucket(const Senders& senders) {
+  const Bucket& bucket = buckets_.front();
+  bucket.transfer->wait();
   int64_t offset = 0;
-  for (size_t p = window.begin; p < window.end; ++p) {
+  for (size_t p = bucket.begin; p < bucket.end; ++p) {
     const Piece& piece = pieces_[p];
     if (!is_own(piece)) continue;
     const View<2> sum = own_part(sum_, piece);
@@ -96,30 +96,30 @@ void GradientExchange::finish_window(const Senders& senders) {
     for (int rank = 0; rank < ranks_.size(); ++rank) {
       if (!senders[rank][piece.parameter]) continue;
       const bool own = rank == ranks_.rank();
-      const View<2> gradient = own ? gradient_of(piece) : part_of(window.received, offset, piece.count);
+      const View<2> gradient = own ? gradient_of(piece) : part_of(bucket.received, offset, piece.count);
       if (!own) offset += piece.count;
       if (filled) ops::add(sum, gradient, sum);
       else std::memcpy(sum.data, gradient.data, static_cast<size_t>(piece.count * size_of(sum.dtype)));
       filled = true;
     }
   }
-  windows_.pop_front();
+  buckets_.pop_front();
 }
 
 void GradientExchange::send_complete() {
   const auto may_be_sent = [&](const Piece& piece) {
     return !early_[ranks_.rank()][piece.parameter] || is_complete(piece);
   };
-  while (!windows_.empty() && windows_.front().transfer->progress()) finish_window(early_);
-  while (windows_.size() < kWindows && next_ < pieces_.size() &&
-         std::all_of(pieces_.begin() + next_, pieces_.begin() + end_of_window(next_), may_be_sent))
-    start_window(early_);
+  while (!buckets_.empty() && buckets_.front().transfer->progress()) finish_bucket(early_);
+  while (buckets_.size() < kBuckets && next_ < pieces_.size() &&
+         std::all_of(pieces_.begin() + next_, pieces_.begin() + end_of_bucket(next_), may_be_sent))
+    start_bucket(early_);
 }
 
 void GradientExchange::finish_all(const Senders& senders) {
-  while (next_ < pieces_.size() || !windows_.empty()) {
-    if (next_ < pieces_.size() && windows_.size() < kWindows) start_window(senders);
-    else finish_window(senders);
+  while (next_ < pieces_.size() || !buckets_.empty()) {
+    if (next_ < pieces_.size() && buckets_.size() < kBuckets) start_bucket(senders);
+    else finish_bucket(senders);
   }
   next_ = 0;
 }

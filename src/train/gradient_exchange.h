@@ -37,7 +37,7 @@ class GradientExchange {
   /// For each rank, which parameters it sends.
   using Senders = std::vector<std::string>;
   /// Gradients of consecutive pieces on their way.
-  struct Window {
+  struct Bucket {
     size_t begin = 0, end = 0;
     Array received = {};  // own pieces in order, from each rank but this one in order
     std::unique_ptr<cluster::Transfer> transfer = {};
@@ -47,9 +47,9 @@ class GradientExchange {
   const nn::Parameter& parameter_of(const Piece& piece) const { return parameters_.all()[piece.parameter]; }
   View<2> gradient_of(const Piece& piece) const;
   bool is_complete(const Piece& piece) const;
-  size_t end_of_window(size_t begin) const;
-  void start_window(const Senders& senders);
-  void finish_window(const Senders& senders);
+  size_t end_of_bucket(size_t begin) const;
+  void start_bucket(const Senders& senders);
+  void finish_bucket(const Senders& senders);
   void finish_all(const Senders& senders);
   std::string state_of_gradients() const;
 
@@ -60,8 +60,8 @@ class GradientExchange {
   std::vector<bool> has_sum_;  // of each parameter
   Senders early_;              // of gradients that all ranks had in the last batch, and send during the backward
   std::vector<int64_t> handles_, sent_additions_;  // of each parameter, at the begin of the batch and when it was sent
-  std::deque<Window> windows_;                     // on their way
-  size_t next_ = 0;                                // the piece at which the next window begins
+  std::deque<Bucket> buckets_;                     // on their way
+  size_t next_ = 0;                                // the piece at which the next bucket begins
 };
 
 }  // namespace attn::train

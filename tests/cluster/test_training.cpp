@@ -35,7 +35,7 @@ TrainerOptions shared(cluster::Communicator& ranks, int64_t steps = 3) {
   return options;
 }
 
-/// A parameter of several pieces, and gradients of several windows.
+/// A parameter of several pieces, and gradients of several buckets.
 models::Config wide() {
   models::Config config = tiny();
   config.vocab_size = 17'000;
@@ -134,7 +134,7 @@ Value watched(Tape& tape, const Value& x, const std::function<void()>& during_ba
   return y;
 }
 
-/// Parameters of 4 MiB each, a window of gradients: y = (x late^T) big^T, and what happens between the two in the
+/// Parameters of 4 MiB each, as much as a bucket holds: y = (x late^T) big^T, and what happens between the two in the
 /// backward.
 struct TwoLayers {
   static constexpr int64_t kWidth = int64_t{1} << 20;
