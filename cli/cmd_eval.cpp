@@ -4,6 +4,7 @@
 #include <memory>
 #include <numeric>
 
+#include "attn/autograd_ranks.h"
 #include "attn/models_classify.h"
 #include "attn/models_embed.h"
 #include "attn/models_finetune.h"
@@ -11,6 +12,7 @@
 #include "attn/train_similarity.h"
 #include "commands.h"
 #include "config_flags.h"
+#include "job.h"
 #include "model_flags.h"
 #include "numbers.h"
 #include "options.h"
@@ -102,6 +104,8 @@ std::vector<double> cosines_of_pairs(const attn::Array& first, const attn::Array
 
 struct Evaluate {
   ModelOptions model;
+  Parallel parallel;
+  const Job* job = nullptr;
   std::string file;
   ContextOption context;
   CacheOption kv_cache;
@@ -123,7 +127,6 @@ struct Evaluate {
                                                                     loaded.labels, encoding(loaded));
     const attn::models::Classifier classifier(std::move(loaded));
     const int64_t total = static_cast<int64_t>(rows.size()), size = batch ? batch : 32;
-    catch_signals();
     Meter meter("sentences", total);
     std::vector<std::vector<double>> all_logits;
     Predictions judged;
@@ -160,7 +163,6 @@ struct Evaluate {
   /// What the model says of rows; returns how many were done before a signal. The loss is the mean.
   int64_t predict(const attn::models::Model& model_of_rows, std::span<const Labelled> rows, Predictions& said) const {
     const int64_t total = std::ssize(rows), size = batch ? batch : 32;
-    catch_signals();
     Meter meter("texts", total);
     const auto memory = attn::autograd::Tape().memory();
     double weight = 0;
@@ -210,7 +212,6 @@ struct Evaluate {
     embed.options.normalize = true;
     const attn::train::PairTexts pairs = attn::train::read_pair_texts(file);
     const int64_t count = std::ssize(pairs.first);
-    catch_signals();
     Meter meter("texts", 2 * count);
     const auto on_progress = [&](int64_t before) {
       return [&meter, before](int64_t done) {
@@ -242,9 +243,23 @@ struct Evaluate {
 
   /// The loss of a text as the model generates it: where the KV cache rounds, attention is to rounded keys and values.
   double loss_of(const attn::models::Model& of, attn::autograd::Tape& tape, const attn::models::Batch& tokens) const {
+    if (job->grid().sequence().size() > 1) return shared_loss_of(of, tape, tokens);
     if (kv_cache.of() == attn::KVStorage::exact) return static_cast<double>(of.loss(tape, tokens).item<float>());
     attn::models::ModelCache cache = of.new_cache(tokens.sequences, {}, kv_cache.of());
     return static_cast<double>(of.loss(tape, tokens, {.cache = &cache}).item<float>());
+  }
+
+  /// Of ranks that have some tokens each, unless there are too few.
+  double shared_loss_of(const attn::models::Model& of, attn::autograd::Tape& tape,
+                        const attn::models::Batch& tokens) const {
+    attn::cluster::Communicator& ranks = job->grid().sequence();
+    constexpr int64_t kLeast = 16;  // tokens of a rank
+    if (tokens.length < kLeast * ranks.size()) return static_cast<double>(of.loss(tape, tokens).item<float>());
+    const attn::autograd::SharedSequence sequence(ranks, attn::cluster::Placement::zigzag(tokens.length, ranks.size()));
+    const attn::models::Batch shard = shard_of(tokens, sequence);
+    double loss = static_cast<double>(of.loss(tape, shard, {.sequence = &sequence}).item<float>());
+    attn::cluster::all_reduce(ranks, attn::View<2>(&loss, {1, 1}));
+    return loss;
   }
 
   /// Windows of the context, each `stride` tokens after the one before: only tokens that no window has seen yet count,
@@ -256,7 +271,6 @@ struct Evaluate {
     if (total < 1) throw attn::Error("eval", {file + " has fewer than two tokens"});
     if (stride > length)
       throw UsageError(fmt::format("--stride is {}, must be at most the context of {}", stride, length));
-    catch_signals();
     Meter meter("tokens", total);
     const auto memory = attn::autograd::Tape().memory();
     double sum = 0;
@@ -294,7 +308,6 @@ struct Evaluate {
     if (total < 1) throw attn::Error("eval", {file + " has fewer than two tokens"});
     const int64_t length = context.of(config), fitting = (int64_t{1} << 24) / (length * config.vocab_size);
     const int64_t most = batch ? batch : std::clamp<int64_t>(fitting, 1, 32);
-    catch_signals();
     Meter meter("tokens", total);
     const auto memory = attn::autograd::Tape().memory();
     double sum = 0;
@@ -321,19 +334,41 @@ struct Evaluate {
     return context.tokens ? "--context" : stride ? "--stride" : "";
   }
 
-  void run() const {
-    if (model.adapter.empty()) {  // which may have the head that the folder lacks
+  void run(const CLI::App& command) {
+    Job ranks("eval", parallel);
+    job = &ranks;
+    ranks.run([&] {
+      attn::cluster::on_all_ranks(ranks.grid(), "eval", [&] {
+        if (ranks.is_shared()) prepare(command);
+        evaluate();
+      });
+    });
+  }
+
+  void prepare(const CLI::App& command) const {
+    if (file == "-") throw UsageError("file: ranks cannot share standard input");
+    if (parallel.sequence && kv_cache.of() != attn::KVStorage::exact)
+      throw UsageError("--kv-cache is for ranks that have whole sequences");
+    job->require_same("the file", std::to_string(std::hash<std::string>()(attn::io::read_input(file))));
+    job->share_threads(command);
+  }
+
+  void evaluate() const {
+    if (!job->is_shared()) catch_signals();  // the launcher ends all ranks at once
+    if (model.adapter.empty()) {             // which may have the head that the folder lacks
       const attn::models::Config config = attn::models::read_config(model.directory);
       const bool embeds = !config.head && !config.encoder_layers && !config.takes_embeddings;
       if (embeds && batch) throw UsageError("--batch has no effect on models that make vectors");
       if (embeds && flag_for_texts().empty()) return similar();
     }
-    attn::models::Loaded loaded = model.load();
+    attn::models::Loaded loaded = model.load(true, job->tensor_ranks());
     const attn::models::Config config = loaded.model->config();
     const bool fills = !config.causal && config.head && !config.classes;
     if (fills || config.takes_embeddings)
       throw UsageError(model.directory + " has no loss on texts; " + what_fits(config));
     const bool continues = writes(config) && !config.encoder_layers;
+    if (parallel.sequence && !continues)
+      throw UsageError("--sequence-parallel is for models that continue texts; " + model.directory + " does not");
     if (const std::string flag = flag_for_texts(); !flag.empty() && !continues)
       throw UsageError(fmt::format("{} is for models that continue texts; {} does not", flag, model.directory));
     if (batch && config.encoder_layers) throw UsageError("--batch has no effect on models that answer texts");
@@ -369,7 +404,9 @@ void add_eval(CLI::App& app) {
                    " 0 = by the whole context")
       ->check(whole(0, 1 << 24))
       ->excludes(batch);
-  command->callback([=] { run->run(); });
+  run->parallel.add_sequence(*command);
+  run->parallel.add_tensor(*command);
+  command->callback([=] { run->run(*command); });
 }
 
 }  // namespace cli

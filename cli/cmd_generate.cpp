@@ -7,6 +7,7 @@
 #include "commands.h"
 #include "generate_batch.h"
 #include "generation_flags.h"
+#include "job.h"
 #include "model_flags.h"
 #include "options.h"
 #include "output.h"
@@ -24,15 +25,33 @@ struct Generate {
   attn::generate::BatcherOptions limits;
   attn::Selection selection;
   bool interactive = false, statistics = false;
+  Parallel parallel;
 
-  void run() const {
-    attn::models::Loaded loaded = model.load();
+  void run(const CLI::App& command) const {
+    Job job("generate", parallel);
+    job.run([&] {
+      attn::cluster::on_all_ranks(job.ranks(), "generate", [&] {
+        if (job.is_shared()) prepare(job, command);
+        write(job);
+      });
+    });
+  }
+
+  void prepare(const Job& job, const CLI::App& command) const {
+    if (interactive || !batch.empty() || !record.empty() || file == "-")
+      throw UsageError("ranks share one text: --interactive, --batch, --record and standard input are for one process");
+    job.require_same("the text", file.empty() ? prompt : attn::io::read_input(file));
+    job.share_threads(command);
+  }
+
+  void write(const Job& job) const {
+    attn::models::Loaded loaded = model.load(true, job.tensor_ranks());
     const attn::models::Config config = loaded.model->config();
     if (!writes(config)) throw UsageError(model.directory + " does not generate text; " + what_fits(config));
     std::string text = file.empty() ? prompt : attn::io::read_input(file);
     // Known before a text is made that would then be lost.
     if (std::filesystem::is_directory(record)) throw UsageError("--record " + record + " is a folder, must be a file");
-    catch_signals();
+    if (!job.is_shared()) catch_signals();  // the launcher ends all ranks at once
     const attn::generate::TextGenerator generator(std::move(loaded));
     if (interactive) return generation.converse(generator);
     if (!batch.empty()) return generate_batch(generator, batch, out, generation.of_batch(), limits);
@@ -118,7 +137,8 @@ void add_generate(CLI::App& app) {
       ->check(one_of({"decoder", "cross", "encoder"}))
       ->needs(record)
       ->group("Attention");
-  command->callback([=] { run->run(); });
+  run->parallel.add_tensor(*command);
+  command->callback([=] { run->run(*command); });
 }
 
 }  // namespace cli

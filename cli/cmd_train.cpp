@@ -114,15 +114,30 @@ void describe_tuning(const attn::models::Model& model, const std::vector<std::st
 
 TrainingShape shape_of(const Settings& settings, const attn::models::Config& config, const Prepared& prepared,
                        const Job& job) {
-  return {
-      .config = config,
-      .precision = precision_named(settings.precision),
-      .batch = settings.batch,
-      .length = settings.options.share_sequences ? (prepared.longest - 1) / job.ranks().size() + 1 : prepared.longest,
-      .recompute = settings.options.recompute,
-      .trains = trained_by(settings.tune, config),
-      .ranks = job.ranks().size(),
-      .on_machine = job.on_machine()};
+  return {.config = config,
+          .precision = precision_named(settings.precision),
+          .batch = settings.batch,
+          .length = (prepared.longest - 1) / job.grid().shape().sequence + 1,
+          .recompute = settings.options.recompute,
+          .trains = trained_by(settings.tune, config),
+          .replicas = job.grid().replicas().size(),
+          .tensor_ranks = job.grid().tensor().size(),
+          .on_machine = job.on_machine()};
+}
+
+/// "ranks: 4: 2 x 2 share the batches of an update (1 of 2 each), the layers of the model"
+void describe_ranks(const attn::cluster::GridShape& shape, int64_t batches) {
+  std::vector<std::string> extents, shared;
+  const auto add = [&](int ranks, const std::string& what) {
+    if (ranks == 1) return;
+    extents.push_back(std::to_string(ranks));
+    shared.push_back(what);
+  };
+  add(shape.data, fmt::format("the batches of an update ({} of {} each)", batches / shape.data, batches));
+  add(shape.sequence, "the tokens of each sequence");
+  add(shape.tensor, "the heads and features of each layer");
+  if (shared.empty()) return say("ranks: 1\n");
+  say("ranks: {}, which share {}\n", joined(extents, " x "), joined(shared, ", "));
 }
 
 /// What is trained on what, how, and with how much memory.
@@ -137,10 +152,7 @@ void describe(const attn::models::Model& model, const std::vector<std::string>& 
   if (!settings.from.empty()) describe_tuning(model, added, settings);
   say("task: {}\ndata: {}{}\n", attn::name_of(prepared.task), settings.data.empty() ? "the built-in primer: " : "",
       prepared.data->describe());
-  if (options.share_sequences) say("ranks: {}, which share the tokens of each sequence\n", job.ranks().size());
-  else if (job.is_shared())
-    say("ranks: {}, {} of the {} batches of an update each\n", job.ranks().size(),
-        options.accumulation / job.ranks().size(), options.accumulation);
+  if (job.is_shared()) describe_ranks(job.grid().shape(), options.accumulation);
   const int64_t tokens = settings.batch * prepared.longest * options.accumulation;
   say("{} tokens an update{} ({} sequences x {} x {} accumulated), {} updates\n", grouped(tokens),
       prepared.task == Task::causal_lm || prepared.task == Task::masked_lm ? "" : " at most", settings.batch,
@@ -156,12 +168,12 @@ void complete_shared(Settings& settings, const CLI::App& command, const Job& job
   if (!job.is_shared()) return;
   if (settings.data == "-") throw UsageError("data: ranks cannot share standard input");
   if (settings.interactive) throw UsageError("--interactive is for one process");
-  settings.options.share_sequences = settings.sequence_parallel > 0;
-  if (command.count("--accumulation") == 0 && settings.data_parallel > 0)
-    settings.options.accumulation = settings.data_parallel;
-  settings.options.ranks = &job.ranks();
-  if (command.get_parent()->count("--threads") == 0)
-    attn::set_thread_count(std::max<int>(1, attn::thread_count() / static_cast<int>(job.on_cores())));
+  if (job.tensor_ranks() && settings.sample_every > 0)
+    throw UsageError("--sample-every is for ranks that have the whole model each");
+  if (command.count("--accumulation") == 0 && settings.parallel.data > 0)
+    settings.options.accumulation = settings.parallel.data;
+  settings.options.ranks = &job.grid();
+  job.share_threads(command);
 }
 
 /// What can be said before anything is read.
@@ -350,13 +362,14 @@ attn::models::Config config_of(Settings& settings, const ConfigOptions& given, c
 }
 
 /// Random weights.
-attn::models::Loaded new_model(const Settings& settings, const attn::models::Config& config) {
+attn::models::Loaded new_model(const Settings& settings, const attn::models::Config& config, const Job& job) {
   attn::models::Loaded loaded;
   loaded.model = std::make_unique<attn::models::Model>(
       config,
       attn::nn::Parameters::Options{.precision = precision_named(settings.precision),
                                     .seed = settings.options.seed,
-                                    .trains = trained_by(settings.tune, config)},
+                                    .trains = trained_by(settings.tune, config),
+                                    .tensor_ranks = job.tensor_ranks()},
       attn::nn::random_parameter);
   return loaded;
 }
@@ -403,7 +416,7 @@ Training::Training(Settings of, const ConfigOptions& given, const CLI::App& comm
   complete_options(settings, *prepared.data);
   attn::models::check(config);
   require_memory(shape_of(settings, config, prepared, job), settings.force);
-  begun = tuning ? tuning->open(settings, config, prepared) : new_model(settings, config);
+  begun = tuning ? tuning->open(settings, config, prepared, job) : new_model(settings, config, job);
   trainer = trainer_of(*begun.model, prepared, settings);
 }
 
@@ -438,8 +451,7 @@ void Training::run(const Job& job) {
 }
 
 void train(Settings settings, const ConfigOptions& given, const CLI::App& command) {
-  Job job(settings.sequence_parallel ? "--sequence-parallel" : "--data-parallel",
-          std::max(settings.data_parallel, settings.sequence_parallel));
+  Job job("train", settings.parallel);
   job.run([&] {
     std::optional<Training> training;
     attn::cluster::on_all_ranks(job.ranks(), "preparation", [&] {

@@ -189,7 +189,8 @@ Origin FineTuning::origin() const {
   return origin;
 }
 
-attn::models::Loaded FineTuning::open(const Settings& settings, const Config& prepared, const Prepared& data) const {
+attn::models::Loaded FineTuning::open(const Settings& settings, const Config& prepared, const Prepared& data,
+                                      const Job& job) const {
   const bool new_head = prepared.classes && (data.labels != labels_ || prepared.problem_type != had_problem_);
   const auto adapt = [&](Config& config) {
     for (const auto& field : attn::models::field_info(prepared))
@@ -197,6 +198,7 @@ attn::models::Loaded FineTuning::open(const Settings& settings, const Config& pr
   };
   Loading loading;
   return attn::models::open(folder_, {.precision = precision_named(settings.precision),
+                                      .tensor_ranks = job.tensor_ranks(),
                                       .purpose = attn::nn::Purpose::training,
                                       .task = head_,
                                       .adapt = adapt,

@@ -32,7 +32,8 @@ class FineTuning {
   /// The folder's tokenizer, and the names of its classes, for prepare().
   Origin origin() const;
   /// Opens the model for the data that were prepared with this configuration.
-  attn::models::Loaded open(const Settings& settings, const attn::models::Config& prepared, const Prepared& data) const;
+  attn::models::Loaded open(const Settings& settings, const attn::models::Config& prepared, const Prepared& data,
+                            const Job& job) const;
   /// The content of pretrained.json; empty for a model that attn train made from the start.
   std::string pretrained() const { return attn::models::pretrained_json(folder_, head_); }
 

@@ -15,8 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "attn/c_core.h"
 #include "commands.h"
 #include "mpi_module.h"
+#include "options.h"
 #include "output.h"
 
 namespace cli {
@@ -68,10 +70,34 @@ Launched launched() {
 
 void wait_for_first_rank() { sleep(10); }
 
-Job::Job(const char* option, int64_t wanted) : shared_(wanted > 0), ranks_(&attn::cluster::one_rank()) {
+void Parallel::add_sequence(CLI::App& command) {
+  command
+      .add_option("--sequence-parallel", sequence,
+                  "ranks that share the tokens of each sequence, for language models with long contexts; 0 = none")
+      ->check(whole(0, 1 << 20));
+}
+
+void Parallel::add_tensor(CLI::App& command) {
+  command
+      .add_option("--tensor-parallel", tensor,
+                  "ranks that share the heads and features of each layer, for models larger than a machine; 0 = none")
+      ->check(whole(0, 1 << 20));
+}
+
+std::string Parallel::text() const {
+  std::string all;
+  for (const auto& [name, ranks] : {std::pair("data", data), {"sequence", sequence}, {"tensor", tensor}})
+    if (ranks > 0) all += fmt::format("{}--{}-parallel {}", all.empty() ? "" : " ", name, ranks);
+  return all;
+}
+
+Job::Job(const char* command, const Parallel& parallel)
+    : shared_(parallel.is_given()), ranks_(&attn::cluster::one_rank()), grid_(std::in_place) {
   const int started = launched().processes;
-  if (wanted == 0 && started > 1)
-    throw UsageError(fmt::format("there are {0} processes: --data-parallel {0} makes them train one model", started));
+  const int64_t wanted = parallel.ranks();
+  if (!shared_ && started > 1)
+    throw UsageError(fmt::format("there are {0} processes: {1} {0} makes them work together", started,
+                                 std::string_view(command) == "train" ? "--data-parallel" : "--tensor-parallel"));
   if (wanted <= 1 && started == 1) return;
   // What calls over ranks use for a moment goes back to the system, and leaves no holes between arrays that stay.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
@@ -82,15 +108,33 @@ Job::Job(const char* option, int64_t wanted) : shared_(wanted > 0), ranks_(&attn
     if (size < started)
       say("attn: MPI knows {} of {} processes: the launcher belongs to another MPI than {}\n", size, started, kModule);
     else
-      say("attn: {} {} needs as many processes, and there {}: mpirun -n {} attn train ...\n", option, wanted,
-          size == 1 ? "is 1" : fmt::format("are {}", size), wanted);
+      say("attn: {} needs {} processes, and there {}: mpirun -n {} attn {} ...\n", parallel.text(), wanted,
+          size == 1 ? "is 1" : fmt::format("are {}", size), wanted, command);
     leave();
     throw AlreadySaid{2};
   }
   count_neighbours();
+  const auto axis = [](int64_t ranks) { return static_cast<int>(std::max<int64_t>(ranks, 1)); };
+  grid_.emplace(*ranks_, attn::cluster::GridShape{axis(parallel.data), axis(parallel.sequence), axis(parallel.tensor)});
+}
+
+attn::cluster::Communicator* Job::tensor_ranks() const {
+  return grid_->tensor().size() > 1 ? &grid_->tensor() : nullptr;
+}
+
+void Job::share_threads(const CLI::App& command) const {
+  if (shared_ && command.get_parent()->count("--threads") == 0)
+    attn::set_thread_count(std::max<int>(1, attn::thread_count() / static_cast<int>(on_cores_)));
+}
+
+void Job::require_same(const std::string& what, const std::string& mine) const {
+  attn::cluster::require_same(*ranks_, "version", attn_version());
+  attn::cluster::require_same(*ranks_, "instruction set", attn::active_isa());
+  attn::cluster::require_same(*ranks_, what, mine);
 }
 
 void Job::leave() {
+  grid_.emplace();
   ranks_ = &attn::cluster::one_rank();
   if (std::exchange(with_mpi_, false)) symbol<decltype(attn_mpi_end)>("attn_mpi_end")();
 }

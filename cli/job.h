@@ -1,11 +1,18 @@
 // The processes that mpirun has started, as ranks of one job. attn needs no MPI: the module attn_mpi.so does, which is
-// opened where --data-parallel is given.
+// opened where an option as --data-parallel is given.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "attn/cluster.h"
+
+namespace CLI {
+class App;
+}
 
 namespace cli {
 
@@ -18,12 +25,25 @@ Launched launched();
 /// A launcher kills all processes once one has failed. The other ranks wait here, so that rank 0 can write the message.
 void wait_for_first_rank();
 
+/// What ranks share, as --data-parallel and the like say it; 0 where an option is not given.
+struct Parallel {
+  int64_t data = 0, sequence = 0, tensor = 0;
+
+  void add_sequence(CLI::App& command);
+  void add_tensor(CLI::App& command);
+  bool is_given() const { return data || sequence || tensor; }
+  int64_t ranks() const {
+    return std::max<int64_t>(data, 1) * std::max<int64_t>(sequence, 1) * std::max<int64_t>(tensor, 1);
+  }
+  std::string text() const;  ///< "--data-parallel 2 --tensor-parallel 2"
+};
+
 class Job {
  public:
-  /// Joins the job if `wanted` ranks are asked for, by this option; with 0 this process is alone. Only rank 0 writes to
+  /// Joins the job of `attn command` if an option asks for it; else this process is alone. Only rank 0 writes to
   /// standard output and error from then on. Throws UsageError or AlreadySaid if the launcher has started another
   /// number of processes, and Error if there is no MPI.
-  Job(const char* option, int64_t wanted);
+  Job(const char* command, const Parallel& wanted);
   ~Job() { leave(); }
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -31,6 +51,13 @@ class Job {
   bool is_shared() const { return shared_; }
   bool is_first() const { return ranks_->rank() == 0; }
   attn::cluster::Communicator& ranks() const { return *ranks_; }
+  const attn::cluster::RankGrid& grid() const { return *grid_; }
+  /// The ranks that share the layers of a model; null where each has all.
+  attn::cluster::Communicator* tensor_ranks() const;
+  /// An even share of the cores for each rank that may use them, unless --threads is given.
+  void share_threads(const CLI::App& command) const;
+  /// Throws for all ranks unless all run the same version and instructions, and have the same of this.
+  void require_same(const std::string& what, const std::string& mine) const;
   /// Ranks on this machine, and those of them that may use the same cores; this one is among both.
   int64_t on_machine() const { return on_machine_; }
   int64_t on_cores() const { return on_cores_; }
@@ -48,6 +75,7 @@ class Job {
   bool with_mpi_ = false;
   int64_t on_machine_ = 1, on_cores_ = 1;
   attn::cluster::Communicator* ranks_;
+  std::optional<attn::cluster::RankGrid> grid_;
   int standard_error_ = -1;  // of a rank that must not write, in case it ends all
 };
 

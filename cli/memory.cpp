@@ -44,9 +44,11 @@ std::string what_fits(const TrainingShape& shape, double bytes) {
 attn::models::TrainingMemory memory_of(const TrainingShape& shape) {
   attn::models::TrainingMemory memory = attn::models::training_memory(shape.config, shape.precision, shape.batch,
                                                                       shape.length, shape.recompute, shape.trains);
-  const auto ranks = static_cast<double>(shape.ranks);
-  if (ranks > 1) memory.gradients += memory.gradients / ranks;
-  memory.moments /= ranks;
+  const auto replicas = static_cast<double>(shape.replicas), parts = static_cast<double>(shape.tensor_ranks);
+  for (double* bytes : {&memory.weights, &memory.gradients, &memory.moments}) *bytes /= parts;
+  if (replicas > 1 || parts > 1) memory.gradients += memory.gradients / replicas;
+  memory.moments /= replicas;
+  memory.activations *= 0.25 + 0.75 / parts;  // of a block's results a quarter is what all ranks have
   return memory;
 }
 

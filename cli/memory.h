@@ -17,8 +17,9 @@ struct TrainingShape {
   int64_t length = 1;  ///< of each, at most
   bool recompute = false;
   std::function<bool(std::string_view)> trains = {};  ///< null: all parameters
-  int64_t ranks = 1;                                  ///< share the moments
-  int64_t on_machine = 1;                             ///< of the ranks: they share its memory
+  int64_t replicas = 1;                               ///< ranks that share the moments
+  int64_t tensor_ranks = 1;                           ///< that share the layers
+  int64_t on_machine = 1;                             ///< of all ranks: they share its memory
 };
 
 /// Of a rank. One of several has a part of the moments, and the sums of that part of the gradients.

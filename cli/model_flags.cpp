@@ -20,10 +20,13 @@ void ModelOptions::add(CLI::App& command) {
   add_model_precision(command, precision);
 }
 
-attn::models::Loaded ModelOptions::load(bool packed) const {
+attn::models::Loaded ModelOptions::load(bool packed, attn::cluster::Communicator* tensor_ranks) const {
   Loading loading;
-  attn::models::OpenOptions options{
-      .which = which, .packed = packed, .adapter = adapter, .on_progress = loading.listener()};
+  attn::models::OpenOptions options{.tensor_ranks = tensor_ranks,
+                                    .which = which,
+                                    .packed = packed,
+                                    .adapter = adapter,
+                                    .on_progress = loading.listener()};
   set_precision(options, precision);
   attn::models::Loaded loaded = attn::models::open_with_tokenizer(directory, options);
   for (const std::string& note : loaded.notes) say("attn: {}\n", note);

@@ -19,7 +19,8 @@ struct ModelOptions {
   void add(CLI::App& command);
   /// Prints on standard error which damaged files were passed over.
   /// `packed`: for work that needs no gradients.
-  attn::models::Loaded load(bool packed = true) const;
+  /// Ranks that share the layers of the model each load their part of it.
+  attn::models::Loaded load(bool packed = true, attn::cluster::Communicator* tensor_ranks = nullptr) const;
 };
 
 /// True for a model that continues texts.

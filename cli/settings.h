@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "job.h"
 #include "prepare.h"
 
 namespace cli {
@@ -18,7 +19,7 @@ struct Settings : DataSettings {
   double epochs = 0;
   attn::train::TrainerOptions options;
   std::string from, tune = "all";
-  int64_t data_parallel = 0, sequence_parallel = 0;  // at most one of them
+  Parallel parallel;
   bool resume = false, overwrite = false, interactive = false, quiet = false, force = false;
   int64_t sample_every = 0;
   std::string sample_prompt;

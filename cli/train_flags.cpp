@@ -102,14 +102,11 @@ void add_run_options(CLI::App& command, Settings& settings) {
   add_precision(command, settings.precision, "type of the computation; parameters and moments stay float32");
   add_scaling_options(command, settings);
   command
-      .add_option("--data-parallel", settings.data_parallel,
+      .add_option("--data-parallel", settings.parallel.data,
                   "ranks that share the batches of an update, the processes of mpirun -n; 0 = one process, without MPI")
       ->check(whole(0, 1 << 20));
-  command
-      .add_option("--sequence-parallel", settings.sequence_parallel,
-                  "ranks that share the tokens of each sequence, for language models with long contexts; 0 = none")
-      ->check(whole(0, 1 << 20))
-      ->excludes("--data-parallel");
+  settings.parallel.add_sequence(command);
+  settings.parallel.add_tensor(command);
   command.add_flag("--recompute", options.recompute,
                    "recompute layers in the backward: less memory, a third more work");
   command.add_flag("--skip-nonfinite", options.skip_nonfinite, "skip updates whose gradients are not finite");

@@ -31,7 +31,7 @@ MODULES = {
     "view": (("core", "attention", "record", "heads", "io"), ("png.h", "utf8proc.h", "zlib.h")),
     "nn": (("core", "attention", "linear", "record", "autograd", "io"), ()),
     "models": (("core", "attention", "cluster", "record", "ops", "autograd", "nn", "io", "text"), ("nlohmann/",)),
-    "generate": (("core", "autograd", "models", "text"), ()),
+    "generate": (("core", "autograd", "cluster", "models", "text"), ()),
     "train": (("core", "cluster", "autograd", "nn", "models", "io", "text"), ("nlohmann/",)),
 }
 

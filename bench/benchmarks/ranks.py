@@ -5,12 +5,16 @@ is the seconds of one rank divided by those of R ranks: 100 % is an exchange tha
 
 Table `sequences`: the ranks share the tokens of each sequence, beside one rank with a thread for each of their cores.
 `memory` is the peak of a rank.
+
+Table `layers`: the ranks share the heads and features of a GPT-2 of 86 M parameters, beside one rank with as many
+threads: an update of one sequence, the tokens of a prompt, and new tokens one after the other.
 """
 
 import argparse
 import importlib.metadata
 import json
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -20,7 +24,9 @@ from collections.abc import Iterator
 from .results import ROOT, Row
 
 SHAPE = {"context": 256, "width": 256, "layers": 6, "heads": 4, "vocab": 256, "bias": False, "batch": 4}
+LARGE = {"context": 512, "width": 768, "layers": 12, "heads": 12, "batch": 1}
 WARMUP = 3  # updates that are not counted
+NEW_TOKENS = 64
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -42,23 +48,43 @@ def on_network(rate: str, ranks: int, *command: object, cores: int = 1) -> str:
     return done.stdout
 
 
-def train(options: argparse.Namespace, rate: str, ranks: int, threads: int, *arguments: object) -> tuple[list, float]:
+def training(options: argparse.Namespace, shape: dict[str, object], steps: int, folder: str) -> list[object]:
+    """attn train of a model of this shape."""
+    return [options.build / "cli/attn", "train", options.text, "--tokens", "bytes", "--embed-dim", shape["width"],
+            "--layers", shape["layers"], "--heads", shape["heads"], "--context", shape["context"], "--batch",
+            shape["batch"], "--bias", "false", "--dropout", "0", "--warmup", "0", "--steps", steps, "--eval-every",
+            steps, "--validation-batches", 1, "--quiet", "--out", folder]
+
+
+def train(options: argparse.Namespace, rate: str, ranks: int, threads: int, shape: dict[str, object],
+          *arguments: object) -> tuple[list, float]:
     """Seconds of the updates of attn train, and the most memory of a rank."""
     with tempfile.TemporaryDirectory() as folder:
         said = on_network(rate, ranks, "env", f"PYTHONPATH={ROOT / 'bench'}", sys.executable, "-m", "benchmarks.peak",
-                          options.build / "cli/attn", "train", options.text, "--tokens", "bytes", "--embed-dim",
-                          SHAPE["width"], "--layers", SHAPE["layers"], "--heads", SHAPE["heads"], "--bias", "false",
-                          "--dropout", "0", "--warmup", "0", "--steps", options.updates + WARMUP, "--eval-every",
-                          options.updates + WARMUP, "--validation-batches", 1, "--threads", threads, "--quiet", "--out",
-                          f"{folder}/model", *arguments, cores=threads)
+                          *training(options, shape, options.updates + WARMUP, f"{folder}/model"), "--threads", threads,
+                          *arguments, cores=threads)
         rows = [json.loads(line) for line in (pathlib.Path(folder) / "model/log.jsonl").read_text().splitlines()]
     return [row["seconds"] for row in rows if "seconds" in row][WARMUP:], max(map(float, said.split()))
 
 
 def ours(options: argparse.Namespace, rate: str, ranks: int) -> list[float]:
     """Seconds of the updates of attn train."""
-    return train(options, rate, ranks, 1, "--context", SHAPE["context"], "--batch", SHAPE["batch"], "--data-parallel",
-                 ranks)[0]
+    return train(options, rate, ranks, 1, SHAPE, "--data-parallel", ranks)[0]
+
+
+def generate(options: argparse.Namespace, rate: str, ranks: int, threads: int, folder: str) -> tuple[float, float]:
+    """Tokens a second of a prompt, and of the tokens that follow it: the fastest of three runs."""
+    prompt = pathlib.Path(folder) / "prompt.txt"
+    prompt.write_text(options.text.read_text()[:LARGE["context"] - NEW_TOKENS])
+    shared = ["--tensor-parallel", ranks] if ranks > 1 else []
+    best = (0.0, 0.0)
+    for _ in range(3):
+        said = on_network(rate, ranks, "bash", "-c", '"$@" 2>&1', "generate", options.build / "cli/attn", "generate",
+                          f"{folder}/model", "--file", prompt, "--max-new-tokens", NEW_TOKENS, "--temperature", 0,
+                          "--stats", "--threads", threads, *shared, cores=threads)
+        rates = re.findall(r"([0-9.]+) tokens/s", said)
+        best = (max(best[0], float(rates[0])), max(best[1], float(rates[1])))
+    return best
 
 
 def torchs(options: argparse.Namespace, rate: str, ranks: int) -> list[float]:
@@ -84,12 +110,28 @@ def run(options: argparse.Namespace, about: dict[str, object]) -> Iterator[Row]:
     for context in map(int, options.contexts.split(",")):
         if not options.filter.search(f"sequences {context}"):
             continue
-        shape = ["--context", context, "--batch", 1]
+        shape = SHAPE | {"context": context, "batch": 1}
         for ranks, rate in [(1, "none"), *((options.ranks, rate) for rate in options.rates.split(","))]:
             how = ["--sequence-parallel", ranks] if ranks > 1 else []
-            seconds, peak = train(options, rate, ranks, options.ranks // ranks, *shape, *how)
+            seconds, peak = train(options, rate, ranks, options.ranks // ranks, shape, *how)
             yield {"table": "sequences", "tokens": context, "network": rate if ranks > 1 else "", "ranks": ranks,
                    "threads": options.ranks // ranks, **times(seconds, context), "memory MB": peak / 1e6}
+    if options.filter.search("layers"):
+        yield from share_layers(options)
+
+
+def share_layers(options: argparse.Namespace) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([str(word) for word in training(options, LARGE, 1, f"{folder}/model")], check=True,
+                       capture_output=True)
+        for ranks, rate in [(1, "none"), *((options.ranks, rate) for rate in options.rates.split(","))]:
+            threads = options.ranks // ranks
+            how = ["--tensor-parallel", ranks] if ranks > 1 else []
+            seconds, peak = train(options, rate, ranks, threads, LARGE, *how)
+            of_prompt, of_new = generate(options, rate, ranks, threads, folder)
+            yield {"table": "layers", "network": rate if ranks > 1 else "", "ranks": ranks, "threads": threads,
+                   **times(seconds, LARGE["context"]), "memory MB": peak / 1e6, "prompt tokens/s": of_prompt,
+                   "new tokens/s": of_new}
 
 
 def times(seconds: list[float], tokens: int) -> Row:

@@ -1,4 +1,4 @@
-// autograd_ranks: sequences that several ranks share, on the tape.
+// autograd_ranks: sequences and layers that several ranks share, on the tape.
 //
 // ```cpp
 // #include "attn/autograd_ranks.h"
@@ -14,6 +14,7 @@
 // ```
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "attn/autograd.h"
@@ -45,6 +46,28 @@ class SharedSequence {
   uint64_t seed_;
   std::vector<int64_t> positions_;
 };
+
+// ------------------------------------------------------------------------------------------------------ shared layers
+//
+// Ranks that share a layer each have some of its heads or features (tensor parallelism, Shoeybi et al. 2019,
+// arXiv:1909.08053). What goes into the layer, x, and what comes out has the same bits on all of them. Sums are in
+// float32, or float64, in the order of ranks. All ranks call these functions alike, and borrow `ranks` until the
+// backward has run.
+
+/// x, whose gradient is the sum of those of all ranks. x [.., C].
+Value shared_input(Tape& tape, const Value& x, cluster::Communicator& ranks);
+/// The sum of x over the ranks, + bias + residual, as `output`. x and residual [.., C]; bias [C] float32 or float64.
+Value sum_over_ranks(Tape& tape, const Value& x, cluster::Communicator& ranks, DType output, const Value& bias = {},
+                     const Value& residual = {});
+/// embedding() where the rank's table [V', C] has the rows from `first` on of a table that the ranks share.
+Value embedding_over_ranks(Tape& tape, std::span<const int64_t> ids, const Value& table, int64_t first,
+                           std::vector<int64_t> shape, cluster::Communicator& ranks);
+/// The columns of all ranks side by side. x [.., C], with a C of each rank.
+Value gather_columns(Tape& tape, const Value& x, cluster::Communicator& ranks);
+/// cross_entropy() where the rank's logits [R, V'], float32 or float64, are the columns from `first` on of those that
+/// the ranks share.
+Value cross_entropy_over_ranks(Tape& tape, const Value& logits, const std::vector<int64_t>& targets,
+                               std::vector<double> weights, int64_t first, cluster::Communicator& ranks);
 
 }  // namespace attn::autograd
 #pragma GCC visibility pop

@@ -23,6 +23,7 @@
 // (arXiv:2407.21783) shards of two chunks, from both ends; Jacobs et al. 2023 (arXiv:2309.14509) sequence to heads.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <span>
@@ -67,15 +68,63 @@ class Communicator {
                                           int tag) = 0;
   /// Gives every rank the same number of bytes, at least 1, from each rank: to [size() * bytes], in the order of ranks.
   virtual void all_gather(const void* from, int64_t bytes, void* to) = 0;
+  /// The ranks that give the same color, at least 0, in the order of ranks. All ranks call it. The base class throws
+  /// Error.
+  virtual std::unique_ptr<Communicator> split(int color);
+  /// The number of a rank in the job, which errors name: it differs from `rank` after split().
+  virtual int job_rank(int rank) const { return rank; }
 };
 
 /// A job of this process alone, for code that is written for ranks.
 Communicator& one_rank();
 
-/// The Error of a call that fails for all ranks: each throws it, with the same reasons, and none waits for another.
+/// The Error of a call that fails for all ranks of a communicator: each throws it, with the same reasons, and none
+/// waits for another.
 class RanksError : public Error {
  public:
-  using Error::Error;
+  RanksError(const Communicator& ranks, const std::string& operation, std::vector<std::string> reasons)
+      : Error(operation, std::move(reasons)), known_to_({&ranks}) {}
+  /// True if all ranks of the communicator throw it.
+  bool is_known_to(const Communicator& ranks) const {
+    return std::find(known_to_.begin(), known_to_.end(), &ranks) != known_to_.end();
+  }
+  /// Says that another communicator's ranks throw it too.
+  void add(const RanksError& same) { known_to_.insert(known_to_.end(), same.known_to_.begin(), same.known_to_.end()); }
+
+ private:
+  std::vector<const Communicator*> known_to_;
+};
+
+/// How many ranks share what. 0 of one axis: as many as there are for the others.
+struct GridShape {
+  int data = 0;      ///< the batches of an update (data parallelism),
+  int sequence = 1;  ///< the tokens of each sequence (sequence parallelism),
+  int tensor = 1;    ///< the heads and features of each layer (tensor parallelism)
+};
+
+/// The ranks of a job as a grid of three axes. Rank (d S + s) T + t has the places d, s and t of the axes.
+class RankGrid {
+ public:
+  /// This process alone.
+  RankGrid();
+  /// All ranks call it. Borrows `all`. Throws Error unless the axes multiply to the number of ranks.
+  RankGrid(Communicator& all, GridShape shape);
+
+  const GridShape& shape() const { return shape_; }
+  Communicator& all() const { return *all_; }
+  /// The ranks that differ from this one in s alone,
+  Communicator& sequence() const { return *sequence_; }
+  /// in t alone: together they have a whole model;
+  Communicator& tensor() const { return *tensor_; }
+  /// and in d and s: they have the same part of it.
+  Communicator& replicas() const { return *replicas_; }
+  int data_place() const { return all_->rank() / (shape_.sequence * shape_.tensor); }
+
+ private:
+  Communicator& axis(std::unique_ptr<Communicator>& own, int size, int color);
+  GridShape shape_;
+  Communicator *all_, *sequence_, *tensor_, *replicas_;
+  std::unique_ptr<Communicator> own_sequence_, own_tensor_, own_replicas_;
 };
 
 // ----------------------------------------------------------------------------------------------------------- placement
@@ -179,6 +228,10 @@ void attention_backward(Communicator& ranks, const Sharding& sharding, ConstView
 /// A rank sends 2 (R - 1) / R states. The bits depend on which rank has which keys. Throws Error as attention() does.
 void merge(Communicator& ranks, View<4> out, View<3> lse);
 
+/// Replaces x of each rank, [R, C] float32 or float64, with the sum of those of all ranks, added in the order of ranks:
+/// all get the same bits. A rank sends 2 (R - 1) / R times x. Throws Error as attention() does.
+void all_reduce(Communicator& ranks, View<2> x);
+
 /// A rank that lacks the arguments of a call calls this instead: all ranks, this one too, then throw RanksError with
 /// the reason, and none waits for this rank.
 [[noreturn]] void refuse(Communicator& ranks, const std::string& reason);
@@ -194,6 +247,8 @@ void require_same(Communicator& ranks, const std::string& what, const std::strin
 /// Runs what each rank does by itself, and returns once all are done. If it throws on a rank, all throw RanksError with
 /// the reason of the first such rank. A job of one rank lets the exception pass.
 void on_all_ranks(Communicator& ranks, const std::string& step, const std::function<void()>& work);
+/// The same where the work has calls over the axes of a grid too.
+void on_all_ranks(const RankGrid& ranks, const std::string& step, const std::function<void()>& work);
 
 /// Shapes and element type of the arrays of a call, but for their lengths.
 struct ClusterShape {

@@ -100,7 +100,9 @@ class Model {
   Model(const Config& config, nn::Precision precision, nn::ParameterSource source,
         nn::Purpose purpose = nn::Purpose::inference);
   /// The same with `trains` and the other options of parameters, but for those that the configuration has:
-  /// initialization, residual_factor and lora.
+  /// initialization, residual_factor and lora. With tensor_ranks, they share the attention, the feed-forward layers and
+  /// the vocabulary: all ranks call each function alike, and get the same results. Only attention can be shared so,
+  /// without adapters; recorders, traces and gates are refused.
   Model(const Config& config, nn::Parameters::Options options, nn::ParameterSource source);
 
   const Config& config() const { return config_; }
@@ -147,7 +149,11 @@ class Model {
   Value rows(Tape& tape, const Batch& batch, const ForwardOptions& options) const;
   Value encode(Tape& tape, const Batch& batch, const ForwardOptions& options) const;
   Value pooled(Tape& tape, const Value& x, const Batch& batch) const;
-  Value logits(Tape& tape, Value x) const;
+  Value logits(Tape& tape, Value x, bool whole) const;
+  TargetLogits logits_of_targets(Tape& tape, const Batch& batch, const ForwardOptions& options, bool whole) const;
+  Value score(Tape& tape, const Batch& batch, const ForwardOptions& options, bool whole) const;
+  cluster::Communicator* vocabulary_ranks() const;
+  int64_t first_logit() const;
   nn::Parameters& owned() const;
   KVCacheConfig cache_config(int64_t place) const;
   std::vector<nn::MixerState> new_states(int64_t sequences) const;
@@ -235,6 +241,7 @@ Loaded load_model(const std::string& directory, std::string_view which = "best",
 struct OpenOptions {
   nn::Precision precision = nn::Precision::float32;
   std::optional<Quantization> quantization = {};  ///< of weights, for inference
+  cluster::Communicator* tensor_ranks = nullptr;  ///< share the model's layers, see Model; each reads its part
   /// Weights that the model's files have in few bits become numbers of `precision`, as they do for training.
   bool dequantize = false;
   nn::Purpose purpose = nn::Purpose::inference;

@@ -152,6 +152,15 @@ enum class AttentionPositions {
 /// 2^(-8 (h + 1) / H) for h = 0 .. H - 1.
 std::vector<float> alibi_slopes(int64_t heads);
 
+/// The heads of a layer that one of several ranks has: whole groups of query heads with their key/value head or, if
+/// there are more ranks than these, some query heads of a group. Throws Error for more ranks than query heads.
+struct HeadShare {
+  IndexRange heads, kv_heads;
+  bool repeated = false;  ///< other ranks have the same key/value head,
+  bool is_first = true;   ///< but none before this one
+};
+HeadShare share_of_heads(int64_t heads, int64_t kv_heads, int rank, int ranks);
+
 struct QueryKeyValue {
   autograd::Heads q = {}, k = {}, v = {};
   autograd::Heads sink_q = {};  ///< q rotated by cache positions, where a streaming cache evicts tokens; else empty
@@ -194,6 +203,8 @@ class MultiHeadAttention : public Layer {
   void share_distances(const MultiHeadAttention& other);
 
  private:
+  HeadShare make_projections(const Scope& scope, int64_t width);
+  void make_vectors(const Scope& scope, const HeadShare& own);
   QueryKeyValue project(Tape& tape, const Value& x, const AttentionInputs& inputs) const;
   QueryKeyValue placed(Tape& tape, Value qkv_rows, const AttentionInputs& inputs) const;
   std::vector<double> frequencies_for(int64_t length) const;
@@ -201,7 +212,9 @@ class MultiHeadAttention : public Layer {
   std::vector<int64_t> buckets_from(int64_t first, int64_t count) const;
   Value distance_bias(Tape& tape, int64_t first, int64_t count) const;
   Value pair_bias(Tape& tape, int64_t queries, int64_t keys) const;
-  MultiHeadAttentionOptions options_;
+  MultiHeadAttentionOptions options_;       // heads and kv_heads are those of this rank
+  cluster::Communicator* ranks_ = nullptr;  // that have the other heads
+  int64_t first_head_ = 0;
   Value distance_bias_;  // [buckets, H]
   Value query_norm_, key_norm_, sink_;
   std::vector<float> slopes_;

@@ -56,10 +56,14 @@ struct LinearOptions {
   bool bias = true;
   bool residual = false;               ///< the layer projects into the residual stream, for its initialisation
   std::vector<LinearPart> parts = {};  ///< all outputs in order, or none; see LoraOptions
+  /// Of the weight, for a rank of Scope::tensor_ranks(). Of axis 0: the layer computes these outputs. Of axis 1: it
+  /// multiplies these inputs, and the call sums the products over the ranks.
+  Slice slice = {};
 };
 /// y = x W^T + b, and the adapters that the scope's LoraOptions ask for.
 struct Linear : Layer {
   Linear() : Layer("Linear") {}
+  /// in and out are those of the whole.
   Linear(const Scope& scope, int64_t in, int64_t out, const LinearOptions& options = {});
   /// x [.., in] -> [.., out]. A residual of the result's shape, if given, is added in the same pass.
   Value operator()(Tape& tape, const Value& x, const Value& residual = {}) const;
@@ -76,10 +80,12 @@ struct Linear : Layer {
   void make_adapters(const Scope& scope, const LinearOptions& options);
   Value update(Tape& tape, const Value& x, const Value& residual) const;
   LoraOptions lora_;
+  cluster::Communicator* summed_over_ = nullptr;
 };
 
 struct EmbeddingOptions {
-  double scale = 1;  ///< factor on the rows
+  double scale = 1;     ///< factor on the rows
+  bool shared = false;  ///< ranks that share layers have a part of the rows each, see share_of()
 };
 struct Embedding : Layer {
   Embedding() : Layer("Embedding") {}
@@ -88,6 +94,10 @@ struct Embedding : Layer {
   Value operator()(Tape& tape, std::vector<int64_t> ids, std::vector<int64_t> shape) const;
   EmbeddingOptions options;
   Value weight;
+
+ private:
+  cluster::Communicator* ranks_ = nullptr;  // that have the other rows
+  int64_t tokens_ = 0;
 };
 
 struct NormOptions {
@@ -116,6 +126,9 @@ struct FeedForward : Layer {
   Value operator()(Tape& tape, const Value& x, const Value& residual = {}) const;
   FeedForwardOptions options;
   Linear up, down;
+
+ private:
+  cluster::Communicator* ranks_ = nullptr;  // that have the other hidden features
 };
 
 }  // namespace attn::nn

@@ -18,12 +18,13 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "attn/autograd.h"
+#include "attn/autograd_ranks.h"
 #include "attn/io.h"
 
 #pragma GCC visibility push(default)
@@ -48,12 +49,37 @@ enum class ParameterRole {
   decay         ///< the logarithm of a rate of forgetting, initialised with that of 1/16 (arXiv:2312.06635)
 };
 
+/// Indices begin .. end - 1 of an axis.
+struct IndexRange {
+  int64_t begin = 0, end = 0;
+  int64_t count() const { return end - begin; }
+};
+
+/// The part of a parameter that this rank has, where ranks share the layers of a model.
+struct Slice {
+  int axis = 0;
+  std::vector<IndexRange> ranges = {};  ///< of that axis, one after the other; empty = all of the parameter
+  /// Rows of the whole from this one on are on several ranks, each of which computes a part of their gradient.
+  std::optional<int64_t> repeated_from = {};
+  bool is_first = true;  ///< no rank before this one has them
+
+  std::vector<int64_t> shape_of(std::vector<int64_t> whole) const;  ///< of the part
+};
+/// Copies the part out of the whole, of one type,
+void take_slice(const Array& whole, const Slice& slice, const Array& part);
+/// and back.
+void put_slice(const Array& part, const Slice& slice, const Array& whole);
+/// Which of n indices one of several ranks has: about as many as the others, and if there are many, a multiple of a
+/// power of two up to 256.
+IndexRange share_of(int64_t n, int rank, int ranks);
+
 /// A parameter that a layer needs: its name in the model ("blocks.0.attention.qkv.weight"), role, type and shape.
 struct Variable {
   std::string name = {};
   ParameterRole role = ParameterRole::linear;
   DType dtype = DType::float32;
-  std::vector<int64_t> shape = {};
+  std::vector<int64_t> shape = {};  ///< of the whole
+  Slice slice = {};                 ///< what this rank has of it
 };
 
 /// One named array of a model. Layers compute with `value`. The optimizer updates `master`: the same array or, where a
@@ -62,8 +88,10 @@ struct Parameter {
   std::string name = {};
   Value value = {};
   Array master = {};
-  bool decay = false;      ///< weight decay applies
-  bool is_linear = false;  ///< a weight [out, in] of linear()
+  bool decay = false;                     ///< weight decay applies
+  bool is_linear = false;                 ///< a weight [out, in] of linear()
+  std::vector<int64_t> whole_shape = {};  ///< of what ranks that share the layers have together,
+  Slice slice = {};                       ///< and the part that this rank has
 };
 
 /// training: values want gradients, masters are float32 or float64, except where Options::trains freezes a parameter.
@@ -94,7 +122,8 @@ struct ParameterData {
 };
 
 /// A callback that creates the content of each parameter, new or in existing memory such as a mapped file. `draw` fills
-/// an array with random numbers of the initialisation.
+/// an array of the whole with random numbers of the initialisation. Of an array the callback may return the slice
+/// alone; of a packed matrix it must.
 using ParameterSource =
     std::function<ParameterData(const Variable& wanted, const std::function<void(const Array&)>& draw)>;
 /// The default callback: random numbers for every parameter.
@@ -127,6 +156,9 @@ class Parameters {
     /// gradient, have no master of their own, and AdamW keeps no moments of them. Null: all are trained.
     std::function<bool(std::string_view name)> trains = {};
     LoraOptions lora = {};
+    /// Ranks that share the layers (tensor parallelism): layers with heads, hidden features or a vocabulary make a
+    /// slice of their parameters, and the same numbers as one process. Borrowed; null or one rank: the whole.
+    cluster::Communicator* tensor_ranks = nullptr;
   };
   /// With a null `source` parameters have names and shapes but no memory, as for counting them.
   explicit Parameters(const Options& options, ParameterSource source = random_parameter);
@@ -136,11 +168,14 @@ class Parameters {
   DType dtype() const;
   const std::deque<Parameter>& all() const { return all_; }
   const Parameter* find(std::string_view name) const;  ///< nullptr if there is none
-  int64_t count() const;                               ///< numbers in all parameters together
+  int64_t count() const;                               ///< numbers in all parameters of this rank together
   int64_t trained_count() const;                       ///< numbers in those that want a gradient
   int64_t bytes() const;                               ///< of the arrays and packed matrices that layers compute with
   /// Empties all gradients, before the next backward.
   void clear_gradients();
+  /// With tensor ranks, after each backward and before anything else is added: makes gradients of rows that several
+  /// ranks have their sum. All ranks call it.
+  void add_up_gradients();
   /// Call it after a change of the masters: updates the copies that layers compute with and undoes pack().
   void refresh();
   /// Undoes pack(). Throws Error where that has freed weights.
@@ -149,10 +184,10 @@ class Parameters {
   /// few rows, see ops::PackedMatrix. With Purpose::inference the packed weights replace the others where they can:
   /// then tensors(), refresh() and load() throw Error.
   void pack();
-  /// The masters under `prefix` and their names, for io::format_safetensors(). The data is borrowed.
+  /// The masters of this rank under `prefix` and their names, for io::format_safetensors(). The data is borrowed.
   std::vector<io::NamedTensor> tensors(const std::string& prefix = "") const;
   /// Copies the masters from a file with these tensors and updates the copies that layers compute with. Throws Error,
-  /// before anything changes, with all tensors that are missing or have another type or shape.
+  /// before anything changes, with all tensors that are missing or have another type or shape. The file has the whole.
   void load(const io::Safetensors& file, const std::string& prefix = "");
 
  private:
@@ -176,10 +211,13 @@ class Scope {
   std::string name() const { return prefix_.substr(0, prefix_.empty() ? 0 : prefix_.size() - 1); }
   DType dtype() const { return parameters_->dtype(); }
   const LoraOptions& lora() const { return parameters_->options().lora; }
+  /// The ranks that share the layers; null where this process has the whole.
+  cluster::Communicator* tensor_ranks() const;
 
-  /// Makes the parameter of this name. Throws Error for a name that exists or has an empty component, for an extent
-  /// below 1 and for an array of more than 2^63 bytes.
-  Value variable(std::string_view name, std::vector<int64_t> shape, ParameterRole role = ParameterRole::linear) const;
+  /// Makes the parameter of this name, of which this rank has a slice. Throws Error for a name that exists or has an
+  /// empty component, for an extent below 1 and for an array of more than 2^63 bytes.
+  Value variable(std::string_view name, std::vector<int64_t> shape, ParameterRole role = ParameterRole::linear,
+                 const Slice& slice = {}) const;
 
  private:
   Parameters* parameters_;

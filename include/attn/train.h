@@ -89,20 +89,22 @@ struct TrainerOptions {
   bool skip_nonfinite = false;  ///< skip updates with gradients that are not finite, instead of stopping
   LossScaling scaling = {};
   uint64_t seed = 1337;
-  /// Data-parallel training: the ranks share the batches of each update, of which there are a multiple of ranks, and
-  /// each rank updates a part of the parameters and keeps the moments of that part alone (ZeRO-1). All ranks call the
-  /// same functions, with the same model, data and options. Results have the same bits for any number of ranks, 1
-  /// included. Borrowed; null: this process alone, where gradients of several batches are added within products, and
-  /// results differ by rounding.
-  cluster::Communicator* ranks = nullptr;
-  /// With ranks and without `recompute`: send gradients that are complete while the backward computes others. The bits
-  /// are the same.
+  /// Training over ranks. All ranks call the same functions, with the same model, data and options, and what they share
+  /// is the shape of the grid:
+  ///   data      the batches of each update, of which there are a multiple of this axis. Results have the same bits for
+  ///             any extent of it, 1 included.
+  ///   sequence  the tokens of every sequence, for language models on texts whose sequences are too long for one
+  ///             machine, see models::ForwardOptions::sequence. Results differ by rounding for another extent, and
+  ///             dropout outside of attention draws other numbers.
+  ///   tensor    the layers of the model, whose parameters must be made for grid.tensor(), see
+  ///             nn::Parameters::Options::tensor_ranks. Results differ by rounding for another extent.
+  /// Ranks with the same part of the model each update a part of its parameters, and keep the moments of that part
+  /// alone (ZeRO-1). Borrowed; null: this process alone, where gradients of several batches are added within products,
+  /// and results differ by rounding.
+  const cluster::RankGrid* ranks = nullptr;
+  /// Where ranks share batches alone, without `recompute`: send gradients that are complete while the backward computes
+  /// others. The bits are the same.
   bool overlap = true;
-  /// With ranks: each rank has a part of the tokens of every sequence, and computes a part of every batch, in place of
-  /// some of the batches. For language models on texts whose sequences are too long for one machine, see
-  /// models::ForwardOptions::sequence. Results differ by rounding for another number of ranks, and dropout outside of
-  /// attention draws other numbers.
-  bool share_sequences = false;
 };
 
 /// The learning rate of a step, from 0: linear warm-up, cosine, constant. Throws Error for invalid options.
@@ -133,8 +135,7 @@ struct ValidationOptions {
   std::optional<Metric> metric = {};
   std::vector<std::string> labels = {};  ///< the names of the classes, for Metric::span_f1
   models::ForwardOptions forward = {};
-  cluster::Communicator* ranks = nullptr;  ///< they share the batches, and all get the result; borrowed
-  bool share_sequences = false;            ///< they share each sequence of a batch instead
+  const cluster::RankGrid* ranks = nullptr;  ///< as in TrainerOptions; all get the result
 };
 /// Adds what the model says of a batch with targets or values, and its loss times their weight, to `predictions`;
 /// returns that weight. `memory` is that of an earlier tape, to be reused. Throws Error as Model::loss().
@@ -217,6 +218,9 @@ class Trainer {
   void require_agreement();
   void load_checkpoint(std::vector<std::string>* notes);
   double run_batch(uint64_t number, double loss_scale, double& tokens, double& seconds);
+  const cluster::RankGrid& ranks() const;
+  bool overlaps() const;
+  std::vector<io::NamedTensor> whole_tensors(std::vector<io::NamedTensor> tensors, std::vector<Array>& copies) const;
   double run_forward(autograd::Tape& tape, uint64_t number, std::optional<BatchLoss>& batch, double& seconds);
   void run_backward(autograd::Tape& tape, const BatchLoss& batch, double loss_scale, double& seconds);
   double accumulate_gradients(StepReport& report);

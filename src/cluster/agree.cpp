@@ -37,7 +37,7 @@ uint32_t agree(Communicator& ranks, const char* operation, const std::vector<std
   for (const Status& status : all) all_bits |= status.wants.bits;
   for (int rank = 0; rank < ranks.size(); ++rank)
     if (all[rank].wants.bits != (all_bits & all[rank].wants.known))
-      throw differ(operation, "the gradients that they want or have", rank, rank == 0 ? 1 : 0);
+      throw differ(ranks, operation, "the gradients that they want or have", rank, rank == 0 ? 1 : 0);
   return all_bits;
 }
 

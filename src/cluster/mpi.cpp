@@ -70,9 +70,14 @@ class MpiRanks : public Communicator {
  public:
   explicit MpiRanks(MPI_Comm from) {
     check(MPI_Comm_dup(from, &ranks_), "MPI_Comm_dup");
-    MPI_Comm_set_errhandler(ranks_, MPI_ERRORS_RETURN);
-    MPI_Comm_rank(ranks_, &rank_);
-    MPI_Comm_size(ranks_, &size_);
+    complete();
+    for (int rank = 0; rank < size_; ++rank) job_ranks_.push_back(rank);
+  }
+  MpiRanks(const MpiRanks& from, int color) {
+    check(MPI_Comm_split(from.ranks_, color, from.rank_, &ranks_), "MPI_Comm_split");
+    complete();
+    job_ranks_.resize(size_);
+    all_gather(&from.job_ranks_[from.rank_], sizeof(int), job_ranks_.data());
   }
   ~MpiRanks() override {
     int finished = 0;
@@ -93,10 +98,19 @@ class MpiRanks : public Communicator {
     const int count = static_cast<int>(bytes);
     check(MPI_Allgather(from, count, MPI_BYTE, to, count, MPI_BYTE, ranks_), "MPI_Allgather");
   }
+  std::unique_ptr<Communicator> split(int color) override { return std::make_unique<MpiRanks>(*this, color); }
+  int job_rank(int rank) const override { return job_ranks_[rank]; }
 
  private:
+  void complete() {
+    MPI_Comm_set_errhandler(ranks_, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(ranks_, &rank_);
+    MPI_Comm_size(ranks_, &size_);
+  }
+
   MPI_Comm ranks_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
+  std::vector<int> job_ranks_;
 };
 
 }  // namespace

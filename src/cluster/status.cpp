@@ -30,7 +30,7 @@ std::vector<std::string> exchange_texts(Communicator& ranks, const std::vector<S
   return texts;
 }
 
-std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
+std::string rank_text(const Communicator& ranks, int rank) { return "rank " + std::to_string(ranks.job_rank(rank)); }
 
 class OneRank : public Communicator {
  public:
@@ -66,9 +66,11 @@ Status refusal() {
   return status;
 }
 
-RanksError differ(const char* operation, const std::string& what, int rank, int other) {
-  return {operation,
-          {rank_text(rank) + " and " + rank_text(other) + " differ in " + what + ", must be the same on all ranks"}};
+RanksError differ(const Communicator& ranks, const char* operation, const std::string& what, int rank, int other) {
+  return {ranks,
+          operation,
+          {rank_text(ranks, rank) + " and " + rank_text(ranks, other) + " differ in " + what +
+           ", must be the same on all ranks"}};
 }
 
 Said exchange_status(Communicator& ranks, const char* operation, Status mine, std::string text) {
@@ -77,10 +79,13 @@ Said exchange_status(Communicator& ranks, const char* operation, Status mine, st
   ranks.all_gather(&mine, sizeof mine, said.statuses.data());
   said.texts = exchange_texts(ranks, said.statuses, std::move(text));
   for (int rank = 0; rank < ranks.size(); ++rank)
-    if (said.statuses[rank].refuses) throw RanksError(operation, {rank_text(rank) + ": " + said.texts[rank]});
+    if (said.statuses[rank].refuses)
+      throw RanksError(ranks, operation,
+                       {(said.statuses[rank].is_passed ? "" : rank_text(ranks, rank) + ": ") + said.texts[rank]});
   for (int rank = 1; rank < ranks.size(); ++rank)
     for (int part = 0; part < kParts; ++part)
-      if (said.statuses[rank].sums[part] != said.statuses[0].sums[part]) throw differ(operation, kNames[part], rank, 0);
+      if (said.statuses[rank].sums[part] != said.statuses[0].sums[part])
+        throw differ(ranks, operation, kNames[part], rank, 0);
   return said;
 }
 
@@ -104,8 +109,9 @@ void require_same(Communicator& ranks, const std::string& what, const std::strin
   const std::vector<std::string> all = gather(ranks, mine);
   for (int rank = 1; rank < ranks.size(); ++rank)
     if (all[rank] != all[0])
-      throw RanksError("cluster", {rank_text(rank) + " has " + what + " " + all[rank] + ", and rank 0 " + all[0] +
-                                   ": must be the same on all ranks"});
+      throw RanksError(ranks, "cluster",
+                       {rank_text(ranks, rank) + " has " + what + " " + all[rank] + ", and " + rank_text(ranks, 0) +
+                        " " + all[0] + ": must be the same on all ranks"});
 }
 
 void synchronize(Communicator& ranks, const std::string& step) {
@@ -115,23 +121,49 @@ void synchronize(Communicator& ranks, const std::string& step) {
 
 void refuse(Communicator& ranks, const std::string& reason) {
   if (ranks.size() > 1) exchange_status(ranks, "cluster", refusal(), reason);
-  throw RanksError("cluster", {reason});
+  throw RanksError(ranks, "cluster", {reason});
 }
+
+namespace {
+
+/// Says to these ranks what ranks of another communicator have found, and throws it.
+[[noreturn]] void pass_on(Communicator& ranks, const RanksError& found) {
+  Status mine = refusal();
+  mine.is_passed = true;
+  try {
+    exchange_status(ranks, found.operation().c_str(), mine, joined(found.reasons()));
+  } catch (RanksError& error) {
+    error.add(found);
+    throw;
+  }
+  throw found;
+}
+
+}  // namespace
 
 void on_all_ranks(Communicator& ranks, const std::string& step, const std::function<void()>& work) {
   if (ranks.size() == 1) return work();
+  std::optional<RanksError> found;
   std::optional<std::string> reason;
   try {
     work();
-  } catch (const RanksError&) {
-    throw;  // the others have it as well
+  } catch (const RanksError& error) {
+    if (error.is_known_to(ranks)) throw;
+    found = error;
   } catch (const Error& error) {
     reason = joined(error.reasons());
   } catch (const std::exception& error) {
     reason = error.what();
   }
+  if (found) pass_on(ranks, *found);
   if (reason) refuse(ranks, *reason);
   synchronize(ranks, step);
+}
+
+void on_all_ranks(const RankGrid& ranks, const std::string& step, const std::function<void()>& work) {
+  // Each rank says once to every communicator that it fails, so that no other rank waits for it there.
+  on_all_ranks(ranks.all(), step,
+               [&] { on_all_ranks(ranks.tensor(), step, [&] { on_all_ranks(ranks.sequence(), step, work); }); });
 }
 
 }  // namespace attn::cluster

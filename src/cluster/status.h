@@ -16,7 +16,8 @@ struct Status {
   uint64_t sums[kParts];
   int64_t text_bytes;
   Wants wants;
-  bool refuses;  // the text is why
+  bool refuses;    // the text is why,
+  bool is_passed;  // and names the rank that has said it to ranks of another communicator
 };
 
 /// Of a call that is known by its name alone,
@@ -33,7 +34,7 @@ struct Said {
 /// Exchanges them. Throws, on all ranks, the text of the first rank that refuses, and Error if a part differs.
 Said exchange_status(Communicator& ranks, const char* operation, Status mine, std::string text);
 
-RanksError differ(const char* operation, const std::string& what, int rank, int other);
+RanksError differ(const Communicator& ranks, const char* operation, const std::string& what, int rank, int other);
 /// "a; b"
 std::string joined(const std::vector<std::string>& reasons);
 

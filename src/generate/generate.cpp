@@ -421,11 +421,18 @@ class Text {
 
 Generated generate(const models::Model& model, std::span<const int64_t> prompt, const GenerateOptions& options) {
   check(model, prompt, options);
-  if (options.beam.num_beams > 1) return search(model, prompt, options);
-  const bool answers = !options.decoder_start_token_ids.empty();
-  return Text(model, answers ? options.decoder_start_token_ids : prompt, answers ? prompt : std::span<const int64_t>(),
-              options)
-      .run();
+  const auto run = [&] {
+    if (options.beam.num_beams > 1) return search(model, prompt, options);
+    const bool answers = !options.decoder_start_token_ids.empty();
+    return Text(model, answers ? options.decoder_start_token_ids : prompt,
+                answers ? prompt : std::span<const int64_t>(), options)
+        .run();
+  };
+  cluster::Communicator* ranks = model.parameters().options().tensor_ranks;
+  if (!ranks) return run();
+  Generated result;
+  cluster::on_all_ranks(*ranks, "generate", [&] { result = run(); });
+  return result;
 }
 
 }  // namespace attn::generate

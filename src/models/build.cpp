@@ -176,6 +176,28 @@ double embedding_scale(const Config& config) {
 
 namespace {
 
+/// Throws Error for what ranks cannot share.
+void check_tensor_ranks(const Config& config, const cluster::Communicator* ranks) {
+  if (!ranks || ranks->size() == 1) return;
+  Checker checker("model");
+  const auto n = [](int64_t count) { return std::to_string(count); };
+  bool attends = !is_selfhead(config);
+  for (int64_t layer = 0; layer < config.layers; ++layer) attends = attends && has_attention(config, layer);
+  checker.require(attends && config.lora_rank == 0,
+                  "ranks share the layers of models with multi-head attention alone, without adapters");
+  int64_t fewest = config.heads;
+  for (int64_t place = 0; attends && place < attention_count(config); ++place)
+    fewest = std::min(fewest, attention_shape(config, place).heads);
+  checker.require(!attends || fewest >= ranks->size(), [&] {
+    return n(ranks->size()) + " ranks cannot share the " + n(fewest) + " heads of a layer: each must have one";
+  });
+  checker.require(hidden_width(config) >= ranks->size(), "there are more ranks than features of the hidden layers");
+  checker.require(config.vocab_size >= ranks->size() || !has_tokens(config), "there are more ranks than tokens");
+  checker.require(config.source_vocab_size == 0 || config.source_vocab_size >= ranks->size(),
+                  "there are more ranks than tokens of the encoder");
+  checker.done();
+}
+
 /// Throws Error for a target that no layer has.
 void check_adapters(const Config& config, const nn::Parameters& parameters) {
   Checker checker("model");
@@ -203,6 +225,7 @@ Model::Model(const Config& config, nn::Precision precision, nn::ParameterSource 
 
 Model::Model(const Config& config, nn::Parameters::Options options, nn::ParameterSource source) : config_(config) {
   check(config);
+  check_tensor_ranks(config, options.tensor_ranks);
   options.initialization = config.init;
   options.lora = lora_options(config);
   options.residual_factor = 1 / std::sqrt(2 * static_cast<double>(config.layers));
@@ -211,14 +234,14 @@ Model::Model(const Config& config, nn::Parameters::Options options, nn::Paramete
   const int64_t C = config.embed_dim, E = token_dim(config), rows = config.context + config.position_offset;
   const bool learned = learns_positions(config), ends_in_norm = config.norm_placement == NormPlacement::post;
   if (has_tokens(config))
-    tokens_ = nn::Embedding(root / "tokens", config.vocab_size, E, {.scale = embedding_scale(config)});
+    tokens_ = nn::Embedding(root / "tokens", config.vocab_size, E, {.scale = embedding_scale(config), .shared = true});
   if (learned) positions_ = nn::Embedding(root / "positions", rows, E);
   if (config.type_vocab_size) types_ = nn::Embedding(root / "types", config.type_vocab_size, E);
   if (E != C) embedding_projection_ = nn::Linear(root / "embedding_projection", E, C);
   if (config.encoder_layers) {
     if (config.source_vocab_size)
-      encoder_tokens_ =
-          nn::Embedding(root / "encoder_tokens", config.source_vocab_size, E, {.scale = embedding_scale(config)});
+      encoder_tokens_ = nn::Embedding(root / "encoder_tokens", config.source_vocab_size, E,
+                                      {.scale = embedding_scale(config), .shared = true});
     const int64_t source_rows = config.source_context ? config.source_context + config.position_offset : rows;
     if (learned) encoder_positions_ = nn::Embedding(root / "encoder_positions", source_rows, E);
     make_layers(root / "encoder", encoder_, config.encoder_layers, true);
@@ -261,9 +284,13 @@ void Model::make_head(const nn::Scope& root, int64_t width) {
   if (config_.head_norm) head_norm_ = nn::Norm(root / "head_norm", width, norm_options(config_));
   if (config_.classes)
     head_ = nn::Linear(root / "head", width, config_.classes, {.bias = config_.pooling != ClassifierPooling::last});
-  else if (!tied) head_ = nn::Linear(root / "head", width, config_.vocab_size, {.bias = config_.head_bias});
-  else if (config_.head_bias)
-    head_.bias = (root / "head").variable("bias", {config_.vocab_size}, nn::ParameterRole::bias);
+  nn::Slice of_logits;
+  if (const cluster::Communicator* ranks = root.tensor_ranks())
+    of_logits.ranges = {nn::share_of(config_.vocab_size, ranks->rank(), ranks->size())};
+  if (!tied && !config_.classes)
+    head_ = nn::Linear(root / "head", width, config_.vocab_size, {.bias = config_.head_bias, .slice = of_logits});
+  if (tied && config_.head_bias)
+    head_.bias = (root / "head").variable("bias", {config_.vocab_size}, nn::ParameterRole::bias, of_logits);
 }
 
 int64_t state_bytes(const Config& config, nn::Precision precision) {

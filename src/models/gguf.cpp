@@ -91,7 +91,8 @@ class GgufWeights {
   nn::ParameterData find(const nn::Variable& wanted) const {
     const std::vector<Piece> pieces = pieces_of(wanted.name);
     const auto is_whole = [](const Piece& piece) { return is_quantized(piece.tensor->type); };
-    if (stays_quantized(wanted, options_) && std::all_of(pieces.begin(), pieces.end(), is_whole)) return packed(pieces);
+    if (stays_quantized(wanted, options_) && std::all_of(pieces.begin(), pieces.end(), is_whole))
+      return packed(pieces, wanted.slice);
     return quantized(wanted, numbers(wanted, pieces), model_.config, options_);
   }
 
@@ -160,7 +161,7 @@ class GgufWeights {
     return order_of_pairs(rows, attention_shape(model_.config).key_width);
   }
 
-  ops::PackedMatrix packed(const std::vector<Piece>& pieces) const {
+  ops::PackedMatrix packed(const std::vector<Piece>& pieces, const nn::Slice& slice) const {
     std::vector<ops::QuantizedMatrix> parts;
     for (const Piece& piece : pieces) {
       parts.push_back(quantized_rows(*piece.tensor));
@@ -168,7 +169,7 @@ class GgufWeights {
         reorder_rows(parts.back(), order);
     }
     try {
-      return ops::PackedMatrix(parts.size() == 1 ? parts[0] : joined(std::move(parts)));
+      return ops::PackedMatrix(slice_of(parts.size() == 1 ? parts[0] : joined(std::move(parts)), slice));
     } catch (const Error& error) {
       refuse(pieces[0].name + ": " + error.reasons().front());
     }

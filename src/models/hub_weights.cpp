@@ -257,6 +257,44 @@ void gather(const std::vector<HubWeights::Piece>& pieces, const Array& to) {
   }
 }
 
+/// The rows of the pieces that a rank has, without those of others. A rank's only row range of a mapped file stays
+/// there.
+Array gather_rows(const std::vector<HubWeights::Piece>& pieces, const nn::Variable& wanted) {
+  const int64_t width = wanted.shape.size() < 2 ? 1 : wanted.shape[1], row_bytes = width * size_of(wanted.dtype);
+  const HubWeights::Piece& first = pieces.front();
+  const std::vector<nn::IndexRange>& ranges = wanted.slice.ranges;
+  if (pieces.size() == 1 && ranges.size() == 1 && first.file && first.dtype() == wanted.dtype &&
+      is_aligned(first.file->bytes(first.name).data(), wanted.dtype)) {
+    const std::shared_ptr<void> whole = first.file->share(first.name);
+    return {wanted.dtype, wanted.slice.shape_of(wanted.shape),
+            std::shared_ptr<void>(whole, static_cast<char*>(whole.get()) + ranges[0].begin * row_bytes)};
+  }
+  Array part(wanted.dtype, wanted.slice.shape_of(wanted.shape));
+  int64_t end = 0;
+  for (const HubWeights::Piece& piece : pieces) {
+    const HubWeights::Piece& sized = piece.is_zeros() ? pieces.back() : piece;
+    const int64_t begin = end;
+    int64_t numbers = 1;
+    for (const int64_t extent : sized.shape()) numbers *= extent;
+    end += numbers / width;
+    if (piece.is_zeros()) continue;
+    std::vector<char> copy;
+    const View<2> all = numbers_of(piece, copy);
+    char* at = static_cast<char*>(part.data());
+    for (const nn::IndexRange& range : ranges) {
+      const int64_t from = std::max(range.begin, begin), to = std::min(range.end, end);
+      if (from < to) {
+        const Shape<2> size = {1, (to - from) * width};
+        ops::convert(
+            View<2>(static_cast<char*>(all.data) + (from - begin) * width * size_of(all.dtype), all.dtype, size),
+            View<2>(at + (from - range.begin) * row_bytes, wanted.dtype, size));
+      }
+      at += range.count() * row_bytes;
+    }
+  }
+  return part;
+}
+
 /// The picked rows, one below the other.
 void pick_rows(const Array& from, const PickedRows& picked, const Array& to) {
   const int64_t bytes = from.count() / picked.of * size_of(from.dtype());
@@ -280,7 +318,7 @@ ops::PackedMatrix HubWeights::packed(const nn::Variable& wanted, const std::vect
   std::vector<ops::QuantizedMatrix> parts;
   for (const Piece& piece : pieces) parts.push_back(piece.stored->read());
   try {
-    return ops::PackedMatrix(parts.size() == 1 ? parts[0] : joined(std::move(parts)));
+    return ops::PackedMatrix(slice_of(parts.size() == 1 ? parts[0] : joined(std::move(parts)), wanted.slice));
   } catch (const Error& error) {
     throw Error("open", {pieces[0].name + ": " + error.reasons().front()});
   }
@@ -298,6 +336,8 @@ Array HubWeights::laid_out(const nn::Variable& wanted, const std::vector<Piece>&
   if (pieces.size() == 1 && first.file && layout == Layout::rows && !rule.pick && first.dtype() == wanted.dtype &&
       is_aligned(first.file->bytes(first.name).data(), wanted.dtype))
     return Array(wanted.dtype, wanted.shape, first.file->share(first.name));
+  if (!wanted.slice.ranges.empty() && wanted.slice.axis == 0 && layout == Layout::rows && !rule.pick)
+    return gather_rows(pieces, wanted);
   const Array gathered(wanted.dtype, whole, false);
   gather(pieces, gathered);
   if (layout == Layout::plus_one) add_one(gathered);

@@ -232,15 +232,30 @@ Value Model::pooled(Tape& tape, const Value& x, const Batch& batch) const {
   return select_rows(tape, x, std::move(first), {B});
 }
 
-Value Model::logits(Tape& tape, Value x) const {
+/// The ranks that share the vocabulary; null where this process has all logits.
+cluster::Communicator* Model::vocabulary_ranks() const {
+  cluster::Communicator* ranks = owned().options().tensor_ranks;
+  return ranks && ranks->size() > 1 && config_.head && config_.classes == 0 ? ranks : nullptr;
+}
+
+/// Of those that this rank computes.
+int64_t Model::first_logit() const {
+  const cluster::Communicator* ranks = vocabulary_ranks();
+  return ranks ? nn::share_of(config_.vocab_size, ranks->rank(), ranks->size()).begin : 0;
+}
+
+/// All of them, or those of this rank.
+Value Model::logits(Tape& tape, Value x, bool whole) const {
   const Tape::NameScope scope(tape, "head");
   if (head_dense_.weight) x = activate(tape, config_.head_activation, head_dense_(tape, x));
   if (head_norm_.weight) x = head_norm_(tape, x);
   const DType type = parameters_->dtype() == DType::float64 ? DType::float64 : DType::float32;
+  cluster::Communicator* const ranks = vocabulary_ranks();
+  if (ranks) x = shared_input(tape, x, *ranks);
   x = linear(tape, scale(tape, x, config_.logit_scale), head_.weight ? head_.weight : tokens_.weight, head_.bias, type);
   if (const double cap = config_.logit_softcap; cap > 0)
     x = scale(tape, activate(tape, Activation::tanh, scale(tape, x, 1 / cap)), cap);
-  return x;
+  return ranks && whole ? gather_columns(tape, x, *ranks) : x;
 }
 
 Value Model::pooler(Tape& tape, const Value& first) const {
@@ -249,12 +264,17 @@ Value Model::pooler(Tape& tape, const Value& first) const {
 }
 
 Value Model::forward(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
+  return score(tape, batch, options, true);
+}
+
+/// forward(), with all logits or those of this rank.
+Value Model::score(Tape& tape, const Batch& batch, const ForwardOptions& options, bool whole) const {
   check_call(tape, batch, options, false);
   const int64_t B = batch.sequences, L = batch.length;
   Value x = rows(tape, batch, options);
   if (config_.pooler) return pooler(tape, pooled(tape, x, batch));
   if (!config_.head) return x;
-  if (classifies_texts(config_)) return logits(tape, pooled(tape, x, batch));
+  if (classifies_texts(config_)) return logits(tape, pooled(tape, x, batch), whole);
   if (options.last_only) {
     const bool packed = !batch.cu_seqlens.empty();
     std::vector<int64_t> last;
@@ -264,7 +284,7 @@ Value Model::forward(Tape& tape, const Batch& batch, const ForwardOptions& optio
     }
     x = select_rows(tape, x, std::move(last), packed ? std::vector<int64_t>{1, B} : std::vector<int64_t>{B, 1});
   }
-  return logits(tape, x);
+  return logits(tape, x, whole);
 }
 
 namespace {
@@ -287,13 +307,17 @@ std::vector<T> picked(const std::vector<T>& from, std::span<const int64_t> which
 }  // namespace
 
 TargetLogits Model::target_logits(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
+  return logits_of_targets(tape, batch, options, true);
+}
+
+TargetLogits Model::logits_of_targets(Tape& tape, const Batch& batch, const ForwardOptions& options, bool whole) const {
   check_call(tape, batch, options, true);
   const bool of_rows = !classifies_texts(config_) && !options.last_only;
   const std::vector<int64_t> counted = rows_with_targets(batch.targets);
   if (!of_rows || counted.empty() || counted.size() == batch.targets.size())
-    return {forward(tape, batch, options), batch.targets, batch.target_weights};
+    return {score(tape, batch, options, whole), batch.targets, batch.target_weights};
   const Value x = select_rows(tape, rows(tape, batch, options), counted, {1, std::ssize(counted)});
-  return {logits(tape, x), picked(batch.targets, counted), picked(batch.target_weights, counted)};
+  return {logits(tape, x, whole), picked(batch.targets, counted), picked(batch.target_weights, counted)};
 }
 
 namespace {
@@ -340,9 +364,13 @@ Batch shard_of(const Batch& batch, const autograd::SharedSequence& sequence) {
 
 Value Model::loss(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
   if (batch.values.empty()) {
-    TargetLogits found = target_logits(tape, batch, options);
+    TargetLogits found = logits_of_targets(tape, batch, options, false);
     const double share = options.sequence ? share_of_targets(found, options.sequence->ranks()) : 1;
-    return scale(tape, cross_entropy(tape, found.logits, std::move(found.targets), std::move(found.weights)), share);
+    cluster::Communicator* const ranks = vocabulary_ranks();
+    const Value mean =
+        ranks ? cross_entropy_over_ranks(tape, found.logits, found.targets, found.weights, first_logit(), *ranks)
+              : cross_entropy(tape, found.logits, std::move(found.targets), std::move(found.weights));
+    return scale(tape, mean, share);
   }
   check_call(tape, batch, options, true);
   const Value y = forward(tape, batch, options);
@@ -355,6 +383,8 @@ KVCacheConfig Model::cache_config(int64_t place) const {
   const LayerShape heads = attention_shape(config_, place);
   KVCacheConfig shape;
   shape.kv_heads = heads.kv_heads;
+  if (const cluster::Communicator* ranks = owned().options().tensor_ranks; ranks && ranks->size() > 1)
+    shape.kv_heads = nn::share_of_heads(heads.heads, heads.kv_heads, ranks->rank(), ranks->size()).kv_heads.count();
   shape.head_dim = heads.key_width;
   shape.value_dim = heads.value_width;
   shape.dtype = owned().dtype();

@@ -1,5 +1,7 @@
 // A folder with a model in it: what a training of ours left, or what transformers saved.
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "attn/core_names.h"
 #include "attn/models_finetune.h"
@@ -81,7 +83,7 @@ Loaded open_hub_folder(const std::string& folder, const Json& config, const Open
                              : options.adapt && may_be_new(wanted.name)
                                  ? new_or(weights, wanted, draw, options, loaded)
                                  : weights.find(wanted, stays_quantized(wanted, options));
-    done += data.packed ? data.packed.size()[0] * data.packed.size()[1] : data.array.count();
+    done += std::accumulate(wanted.shape.begin(), wanted.shape.end(), int64_t{1}, std::multiplies<>());
     if (options.on_progress && !options.on_progress(done, total)) throw Error("open", {folder + ": stopped"});
     return data.packed ? data : quantized(wanted, data.array, hub.config, options);
   };
@@ -96,7 +98,11 @@ Loaded open_hub_folder(const std::string& folder, const Json& config, const Open
 }  // namespace
 
 nn::Parameters::Options parameter_options(const OpenOptions& options) {
-  return {.precision = options.precision, .seed = options.seed, .purpose = options.purpose, .trains = options.trains};
+  return {.precision = options.precision,
+          .seed = options.seed,
+          .purpose = options.purpose,
+          .trains = options.trains,
+          .tensor_ranks = options.tensor_ranks};
 }
 
 bool is_adapter(std::string_view parameter) { return parameter.find(".lora.") != std::string_view::npos; }

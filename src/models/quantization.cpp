@@ -61,11 +61,51 @@ nn::ParameterData quantized(const nn::Variable& wanted, const Array& array, cons
   if (!options.quantization) return array;
   const std::optional<ops::QuantizeOptions> how = quantization_of(wanted, config, *options.quantization);
   if (!how) return array;
+  Array part = array;
+  if (array.shape() == wanted.shape && !wanted.slice.ranges.empty()) {
+    part = Array(array.dtype(), wanted.slice.shape_of(wanted.shape), false);
+    nn::take_slice(array, wanted.slice, part);
+  }
   try {
-    return ops::PackedMatrix(ops::quantize(array.rows(), *how));
+    return ops::PackedMatrix(ops::quantize(part.rows(), *how));
   } catch (const Error& error) {
     throw Error("open", {wanted.name + ": " + error.reasons().front()});
   }
+}
+
+ops::QuantizedMatrix slice_of(ops::QuantizedMatrix whole, const nn::Slice& slice) {
+  if (slice.ranges.empty()) return whole;
+  ops::QuantizedMatrix part = {.bits = whole.bits, .zero = whole.zero, .group = whole.group};
+  const auto add_row = [&](int64_t row, nn::IndexRange terms, nn::IndexRange groups) {
+    const auto take = [row](const auto& from, auto& to, int64_t width, nn::IndexRange range) {
+      if (from.empty()) return;
+      const auto begin = from.begin() + row * width;
+      to.insert(to.end(), begin + range.begin, begin + range.end);
+    };
+    take(whole.codes, part.codes, whole.terms, terms);
+    take(whole.scales, part.scales, whole.groups(), groups);
+    take(whole.offsets, part.offsets, whole.groups(), groups);
+  };
+  if (slice.axis == 0) {
+    part.terms = whole.terms;
+    for (const nn::IndexRange& range : slice.ranges) {
+      part.rows += range.count();
+      for (int64_t row = range.begin; row < range.end; ++row) add_row(row, {0, whole.terms}, {0, whole.groups()});
+    }
+    return part;
+  }
+  const nn::IndexRange range = slice.ranges.front();
+  const auto cuts = [&](int64_t at) { return at != whole.terms && at % whole.group != 0; };
+  if (slice.ranges.size() > 1 || (whole.groups() > 1 && (cuts(range.begin) || cuts(range.end))))
+    throw Error("open",
+                {"ranks have the terms " + std::to_string(range.begin) + " to " + std::to_string(range.end - 1) +
+                 ", which cut a group of " + std::to_string(whole.group) + " that has one scale: use fewer ranks"});
+  part.rows = whole.rows;
+  part.terms = range.count();
+  if (whole.groups() == 1) part.group = part.terms;
+  const nn::IndexRange groups = {range.begin / whole.group, (range.end + whole.group - 1) / whole.group};
+  for (int64_t row = 0; row < whole.rows; ++row) add_row(row, range, groups);
+  return part;
 }
 
 ops::QuantizedMatrix joined(std::vector<ops::QuantizedMatrix> parts) {

@@ -20,6 +20,8 @@ bool stays_quantized(const nn::Variable& wanted, const OpenOptions& options);
 nn::ParameterData quantized(const nn::Variable& wanted, const Array& array, const Config& config,
                             const OpenOptions& options);
 
+/// The part of a matrix that a rank has. Throws Error where a slice of its terms cuts a group.
+ops::QuantizedMatrix slice_of(ops::QuantizedMatrix whole, const nn::Slice& slice);
 /// Several matrices, one below the other, in a form that holds all of them exactly. They have the same terms.
 ops::QuantizedMatrix joined(std::vector<ops::QuantizedMatrix> parts);
 

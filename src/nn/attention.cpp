@@ -281,34 +281,93 @@ std::vector<float> alibi_slopes(int64_t heads) {
   return slopes;
 }
 
+HeadShare share_of_heads(int64_t heads, int64_t kv_heads, int rank, int ranks) {
+  if (ranks > heads)
+    throw Error("share_of_heads", {"there are " + std::to_string(ranks) + " ranks for " + std::to_string(heads) +
+                                   " heads, and each must have one"});
+  const auto begin = [](int64_t n, int64_t place, int64_t places) { return n * place / places; };
+  const int64_t group = heads / kv_heads;
+  if (kv_heads >= ranks) {
+    const IndexRange own = {begin(kv_heads, rank, ranks), begin(kv_heads, rank + 1, ranks)};
+    return {.heads = {own.begin * group, own.end * group}, .kv_heads = own};
+  }
+  const int64_t kv = rank * kv_heads / ranks;
+  const auto first_rank = [&](int64_t of) { return (of * ranks + kv_heads - 1) / kv_heads; };
+  const int64_t place = rank - first_rank(kv), places = first_rank(kv + 1) - first_rank(kv);
+  return {.heads = {kv * group + begin(group, place, places), kv * group + begin(group, place + 1, places)},
+          .kv_heads = {kv, kv + 1},
+          .repeated = true,
+          .is_first = place == 0};
+}
+
+/// The linear layers, of this rank's heads, which it returns.
+HeadShare MultiHeadAttention::make_projections(const Scope& scope, int64_t width) {
+  const int64_t H = options_.heads, Hk = options_.kv_heads, D = options_.head_dim;
+  HeadShare own = {.heads = {0, H}, .kv_heads = {0, Hk}};
+  Slice of_queries = {.axis = 0}, of_keys = of_queries, of_all = of_queries, of_output = {.axis = 1};
+  if (ranks_) {
+    own = share_of_heads(H, Hk, ranks_->rank(), ranks_->size());
+    const auto rows = [D](IndexRange heads, int64_t first) {
+      return IndexRange{(first + heads.begin) * D, (first + heads.end) * D};
+    };
+    of_queries.ranges = of_output.ranges = {rows(own.heads, 0)};
+    of_keys.ranges = {rows(own.kv_heads, 0), rows(own.kv_heads, Hk)};
+    of_all.ranges = {rows(own.heads, 0), rows(own.kv_heads, H), rows(own.kv_heads, H + Hk)};
+    of_keys.is_first = of_all.is_first = own.is_first;
+    if (own.repeated) of_keys.repeated_from = 0, of_all.repeated_from = H * D;
+  }
+  if (options_.encoder_dim) {
+    query = Linear(scope / "query", width, H * D, {.bias = options_.bias, .slice = of_queries});
+    key_value = Linear(scope / "key_value", options_.encoder_dim, 2 * Hk * D,
+                       {.bias = options_.bias, .parts = {{"key", Hk * D}, {"value", Hk * D}}, .slice = of_keys});
+  } else {
+    qkv = Linear(
+        scope / "qkv", width, (H + 2 * Hk) * D,
+        {.bias = options_.bias, .parts = {{"query", H * D}, {"key", Hk * D}, {"value", Hk * D}}, .slice = of_all});
+  }
+  if (options_.gate) gate = Linear(scope / "gate", width, H * D, {.bias = options_.bias, .slice = of_queries});
+  output = Linear(scope / "output", H * D, width, {.bias = options_.output_bias, .residual = true, .slice = of_output});
+  return own;
+}
+
+/// The other parameters. The options have the heads of all ranks.
+void MultiHeadAttention::make_vectors(const Scope& scope, const HeadShare& own) {
+  const int64_t H = options_.heads, Hk = options_.kv_heads, D = options_.head_dim;
+  const auto of_heads = [&](int axis) {
+    return Slice{.axis = axis, .ranges = ranks_ ? std::vector{own.heads} : std::vector<IndexRange>()};
+  };
+  if (options_.query_key_norm != QueryKeyNorm::none) {
+    const bool rows = options_.query_key_norm == QueryKeyNorm::rows;
+    const Slice of_all_ranks = {.repeated_from = ranks_ ? std::optional<int64_t>(0) : std::nullopt};
+    query_norm_ = (scope / "norm_query").variable("weight", {rows ? H * D : D}, ParameterRole::scale, of_all_ranks);
+    key_norm_ = (scope / "norm_key").variable("weight", {rows ? Hk * D : D}, ParameterRole::scale, of_all_ranks);
+  }
+  if (options_.sinks) sink_ = scope.variable("sink", {H}, ParameterRole::bias, of_heads(0));
+  if (options_.position == AttentionPositions::relative && !options_.shares_distances)
+    distance_bias_ = scope.variable("distance_bias", {options_.buckets, H}, ParameterRole::embedding, of_heads(1));
+  if (options_.position == AttentionPositions::alibi) {
+    const std::vector<float> all = options_.slopes.empty() ? alibi_slopes(H) : options_.slopes;
+    slopes_.assign(all.begin() + own.heads.begin, all.begin() + own.heads.end);
+  }
+}
+
 MultiHeadAttention::MultiHeadAttention(const Scope& scope, int64_t width, const MultiHeadAttentionOptions& options)
-    : Layer("MultiHeadAttention", scope), options_(options) {
+    : Layer("MultiHeadAttention", scope), options_(options), ranks_(scope.tensor_ranks()) {
   Checker checker(name());
   check_options(checker, "", width, options);
+  checker.require(!ranks_ || options.query_key_norm != QueryKeyNorm::rows,
+                  "query_key_norm is rows, a norm over all heads, which ranks that share the layer do not have");
+  checker.require(!ranks_ || ranks_->size() <= options.heads, [&] {
+    return std::to_string(ranks_->size()) + " ranks cannot share " + std::to_string(options.heads) + " heads";
+  });
   checker.done();
   if (options_.kv_heads == 0) options_.kv_heads = options_.heads;
   if (options_.head_dim == 0) options_.head_dim = width / options_.heads;
-  const int64_t H = options_.heads, Hk = options_.kv_heads, D = options_.head_dim;
-  if (options_.encoder_dim) {
-    query = Linear(scope / "query", width, H * D, {.bias = options_.bias});
-    key_value = Linear(scope / "key_value", options_.encoder_dim, 2 * Hk * D,
-                       {.bias = options_.bias, .parts = {{"key", Hk * D}, {"value", Hk * D}}});
-  } else {
-    qkv = Linear(scope / "qkv", width, (H + 2 * Hk) * D,
-                 {.bias = options_.bias, .parts = {{"query", H * D}, {"key", Hk * D}, {"value", Hk * D}}});
-  }
-  if (options_.gate) gate = Linear(scope / "gate", width, H * D, {.bias = options_.bias});
-  output = Linear(scope / "output", H * D, width, {.bias = options_.output_bias, .residual = true});
-  if (options_.query_key_norm != QueryKeyNorm::none) {
-    const bool rows = options_.query_key_norm == QueryKeyNorm::rows;
-    query_norm_ = (scope / "norm_query").variable("weight", {rows ? H * D : D}, ParameterRole::scale);
-    key_norm_ = (scope / "norm_key").variable("weight", {rows ? Hk * D : D}, ParameterRole::scale);
-  }
-  if (options_.sinks) sink_ = scope.variable("sink", {H}, ParameterRole::bias);
-  if (options_.position == AttentionPositions::relative && !options_.shares_distances)
-    distance_bias_ = scope.variable("distance_bias", {options_.buckets, H}, ParameterRole::embedding);
-  if (options_.position == AttentionPositions::alibi)
-    slopes_ = options_.slopes.empty() ? alibi_slopes(H) : options_.slopes;
+  const HeadShare own = make_projections(scope, width);
+  make_vectors(scope, own);
+  options_.heads = own.heads.count();
+  options_.kv_heads = own.kv_heads.count();
+  first_head_ = own.heads.begin;
   const RopeScaling scaling = options_.rope_scaling.kind;
   const bool by_length = scaling == RopeScaling::dynamic || scaling == RopeScaling::longrope;
   if (options_.position == AttentionPositions::rope && !by_length) frequencies_ = frequencies_for(0);
@@ -382,17 +441,22 @@ QueryKeyValue MultiHeadAttention::project(Tape& tape, const Value& x, const Atte
   const int64_t H = options_.heads, Hk = options_.kv_heads, D = options_.head_dim;
   if (!options_.encoder_dim) return placed(tape, qkv(tape, x), inputs);
   const Value from_x = query(tape, x);
-  const Value from_memory = inputs.key_value ? *inputs.key_value : key_value(tape, *inputs.encoder_states);
+  const auto from_states = [&](const Value& states) {
+    return key_value(tape, ranks_ ? shared_input(tape, states, *ranks_) : states);
+  };
+  const Value from_memory = inputs.key_value ? *inputs.key_value : from_states(*inputs.encoder_states);
   return {{from_x, 0, H, D}, {from_memory, 0, Hk, D}, {from_memory, Hk * D, Hk, D}, {}};
 }
 
 Value MultiHeadAttention::operator()(Tape& tape, const Value& x, const AttentionInputs& inputs) const {
   check_call(tape, x, inputs);
   const Tape::NameScope scope(tape, short_name());
-  const QueryKeyValue heads = project(tape, x, inputs);
+  const Value in = ranks_ ? shared_input(tape, x, *ranks_) : x;
+  const QueryKeyValue heads = project(tape, in, inputs);
   const int64_t L = x.shape()[1], keys = heads.k.array.shape()[1];
   AttentionOptions options = options_of(tape, inputs, options_.causal, options_.window, options_.dropout);
   options.alibi_slopes = slopes_;
+  if (tape.training() && options.dropout > 0) options.shard.first_head = first_head_;
   options.softcap = options_.softcap;
   if (options_.attention_scale > 0) options.scale = options_.attention_scale;
   Value bias = inputs.bias;
@@ -415,7 +479,7 @@ Value MultiHeadAttention::operator()(Tape& tape, const Value& x, const Attention
                    ? attend_cached(tape, heads, inputs.cache, options, distances, sink_, inputs.trace)
                    : attend(tape, heads, options, bias, distances.table, sink_, inputs.trace, inputs.sequence);
   if (inputs.gates) seen = scale_heads(tape, seen, inputs.gates);
-  if (options_.gate) seen = multiply(tape, seen, sigmoid(tape, gate(tape, x)));
+  if (options_.gate) seen = multiply(tape, seen, sigmoid(tape, gate(tape, in)));
   return output(tape, seen, inputs.residual);
 }
 

@@ -11,8 +11,11 @@ Linear::Linear(const Scope& scope, int64_t in, int64_t out, const LinearOptions&
   check_extent(checker, "", "in", in);
   check_extent(checker, "", "out", out);
   checker.done();
-  weight = scope.variable("weight", {out, in}, options.residual ? ParameterRole::residual : ParameterRole::linear);
-  if (options.bias) bias = scope.variable("bias", {out}, ParameterRole::bias);
+  const bool sums = options.slice.axis == 1;
+  if (sums && !options.slice.ranges.empty()) summed_over_ = scope.tensor_ranks();
+  weight = scope.variable("weight", {out, in}, options.residual ? ParameterRole::residual : ParameterRole::linear,
+                          options.slice);
+  if (options.bias) bias = scope.variable("bias", {out}, ParameterRole::bias, sums ? Slice() : options.slice);
   if (scope.lora().rank > 0) make_adapters(scope, options);
 }
 
@@ -69,6 +72,10 @@ Value Linear::operator()(Tape& tape, const Value& x, const Value& residual) cons
   if (check_made(checker, weight)) check_rows(checker, "x", x, weight.shape()[1], dtype(), true);
   checker.done();
   const Tape::NameScope scope(tape, short_name());
+  if (summed_over_) {
+    const DType wide = dtype() == DType::float64 ? DType::float64 : DType::float32;
+    return sum_over_ranks(tape, linear(tape, x, weight, {}, wide), *summed_over_, dtype(), bias, residual);
+  }
   const Value onto = adapters.empty() ? residual : update(tape, x, residual);
   return onto ? add_linear(tape, onto, x, weight, bias) : linear(tape, x, weight, bias);
 }
@@ -81,7 +88,13 @@ Embedding::Embedding(const Scope& scope, int64_t tokens, int64_t width, const Em
   checker.require(std::isfinite(options.scale),
                   [&] { return "scale is " + std::to_string(options.scale) + ", must be finite"; });
   checker.done();
-  weight = scope.variable("weight", {tokens, width}, ParameterRole::embedding);
+  Slice slice;
+  tokens_ = tokens;
+  if (options.shared && scope.tensor_ranks()) {
+    ranks_ = scope.tensor_ranks();
+    slice.ranges = {share_of(tokens, ranks_->rank(), ranks_->size())};
+  }
+  weight = scope.variable("weight", {tokens, width}, ParameterRole::embedding, slice);
 }
 
 Value Embedding::operator()(Tape& tape, std::vector<int64_t> ids, std::vector<int64_t> shape) const {
@@ -93,15 +106,18 @@ Value Embedding::operator()(Tape& tape, std::vector<int64_t> ids, std::vector<in
     checker.require(fits && count == static_cast<int64_t>(ids.size()), [&] {
       return "there are " + std::to_string(ids.size()) + " ids, must be as many as the elements of " + shape_of(shape);
     });
-    const int64_t tokens = weight.shape()[0];
-    const auto outside = std::find_if(ids.begin(), ids.end(), [&](int64_t id) { return id < 0 || id >= tokens; });
+    const auto outside = std::find_if(ids.begin(), ids.end(), [&](int64_t id) { return id < 0 || id >= tokens_; });
     checker.require(outside == ids.end(), [&] {
       return "ids[" + std::to_string(outside - ids.begin()) + "] is " + std::to_string(*outside) + ", must be in [0, " +
-             std::to_string(tokens) + ")";
+             std::to_string(tokens_) + ")";
     });
   }
   checker.done();
-  return scale(tape, embedding(tape, std::move(ids), weight, std::move(shape)), options.scale);
+  const Value rows =
+      !ranks_ ? embedding(tape, std::move(ids), weight, std::move(shape))
+              : embedding_over_ranks(tape, ids, weight, share_of(tokens_, ranks_->rank(), ranks_->size()).begin,
+                                     std::move(shape), *ranks_);
+  return scale(tape, rows, options.scale);
 }
 
 Norm::Norm(const Scope& scope, int64_t width, const NormOptions& options_) : Layer("Norm", scope), options(options_) {
@@ -128,8 +144,15 @@ FeedForward::FeedForward(const Scope& scope, int64_t width, const FeedForwardOpt
   const int64_t hidden = options.hidden_dim ? options.hidden_dim : 4 * width;
   std::vector<LinearPart> parts;
   if (options.gated) parts = {{"gate", hidden}, {"up", hidden}};
-  up = Linear(scope / "up", width, options.gated ? 2 * hidden : hidden, {.bias = options.bias, .parts = parts});
-  down = Linear(scope / "down", hidden, width, {.bias = options.bias, .residual = true});
+  Slice outputs = {.axis = 0}, inputs = {.axis = 1};
+  if ((ranks_ = scope.tensor_ranks())) {
+    const IndexRange own = share_of(hidden, ranks_->rank(), ranks_->size());
+    inputs.ranges = outputs.ranges = {own};
+    if (options.gated) outputs.ranges.push_back({hidden + own.begin, hidden + own.end});
+  }
+  up = Linear(scope / "up", width, options.gated ? 2 * hidden : hidden,
+              {.bias = options.bias, .parts = parts, .slice = outputs});
+  down = Linear(scope / "down", hidden, width, {.bias = options.bias, .residual = true, .slice = inputs});
 }
 
 Value FeedForward::operator()(Tape& tape, const Value& x, const Value& residual) const {
@@ -137,11 +160,12 @@ Value FeedForward::operator()(Tape& tape, const Value& x, const Value& residual)
   if (check_made(checker, up.weight)) check_rows(checker, "x", x, up.weight.shape()[1], dtype(), true);
   checker.done();
   const Tape::NameScope scope(tape, "feed_forward");
+  const Value in = ranks_ ? shared_input(tape, x, *ranks_) : x;
   const auto activated = [&] {
-    if (options.gated) return activate_gated(tape, options.activation, up(tape, x));
-    if (!up.adapters.empty()) return activate(tape, options.activation, up(tape, x));
+    if (options.gated) return activate_gated(tape, options.activation, up(tape, in));
+    if (!up.adapters.empty()) return activate(tape, options.activation, up(tape, in));
     const Tape::NameScope inner(tape, up.short_name());
-    return linear_activated(tape, options.activation, x, up.weight, up.bias);
+    return linear_activated(tape, options.activation, in, up.weight, up.bias);
   };
   return down(tape, activated(), residual);
 }

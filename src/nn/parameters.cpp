@@ -96,16 +96,24 @@ void check_new(const Parameters& all, const Scope& scope, const std::string& nam
 }
 
 void check_packed(const Variable& wanted, const ops::PackedMatrix& packed, bool trains) {
-  const std::vector<int64_t> shape = {packed.size()[1], packed.size()[0]};
+  const std::vector<int64_t> shape = {packed.size()[1], packed.size()[0]},
+                             must_be = wanted.slice.shape_of(wanted.shape);
   Checker checker("parameters");
   checker.require(!trains, [&] { return wanted.name + " is packed, and cannot be trained"; });
-  checker.require(packed.is_quantized() && shape == wanted.shape && (is_weight(wanted.role) || is_table(wanted.role)),
-                  [&] {
-                    return "the source gave a packed matrix " + to_string(shape.data(), 2) + " for " + wanted.name +
-                           ", which must be a quantized weight " +
-                           to_string(wanted.shape.data(), static_cast<int>(wanted.shape.size()));
-                  });
+  checker.require(packed.is_quantized() && shape == must_be && (is_weight(wanted.role) || is_table(wanted.role)), [&] {
+    return "the source gave a packed matrix " + to_string(shape.data(), 2) + " for " + wanted.name +
+           ", which must be a quantized weight " + to_string(must_be.data(), static_cast<int>(must_be.size()));
+  });
   checker.done();
+}
+
+/// Rows `first` and later, in the same memory.
+Array rows_from(const Array& whole, int64_t first) {
+  std::vector<int64_t> shape = whole.shape();
+  const int64_t bytes = whole.count() / shape[0] * first * size_of(whole.dtype());
+  shape[0] -= first;
+  return {whole.dtype(), std::move(shape),
+          std::shared_ptr<void>(std::make_shared<Array>(whole), static_cast<char*>(whole.data()) + bytes)};
 }
 
 /// Of arrays that have a shape alone: nobody reads them.
@@ -168,6 +176,19 @@ void Parameters::clear_gradients() {
   for (Parameter& parameter : all_) parameter.value.clear_gradient();
 }
 
+void Parameters::add_up_gradients() {
+  for (Parameter& parameter : all_) {
+    const Slice& slice = parameter.slice;
+    if (!slice.repeated_from || parameter.value.gradient_is_empty()) continue;
+    // Each rank adds its rows at their places in the whole, among zeros.
+    const Array& gradient = parameter.value.gradient();
+    const Array whole(gradient.dtype(), parameter.whole_shape);
+    put_slice(gradient, slice, whole);
+    cluster::all_reduce(*options_.tensor_ranks, rows_from(whole, *slice.repeated_from).flat());
+    take_slice(whole, slice, gradient);
+  }
+}
+
 void Parameters::unpack() {
   for (Parameter& parameter : all_) parameter.value.unpack();
 }
@@ -208,7 +229,7 @@ std::vector<io::NamedTensor> Parameters::tensors(const std::string& prefix) cons
 }
 
 void Parameters::load(const io::Safetensors& file, const std::string& prefix) {
-  load_into(masters(prefix), file);
+  load_into(masters(prefix), file, &all_);
   refresh();
 }
 
@@ -218,16 +239,39 @@ Array random_parameter(const Variable& wanted, const std::function<void(const Ar
   return array;
 }
 
-Value Scope::variable(std::string_view name, std::vector<int64_t> shape, ParameterRole role) const {
+namespace {
+
+/// The part of a source's array that is wanted: the array may be that already.
+Array slice_of(const Array& given, const Variable& wanted) {
+  const std::vector<int64_t> part = wanted.slice.shape_of(wanted.shape);
+  if (given.dtype() != wanted.dtype || (given.shape() != wanted.shape && given.shape() != part))
+    throw Error("parameters", {"the source gave " + given.describe() + " for " + wanted.name + ", must be " +
+                               std::string(name_of(wanted.dtype)) + " " +
+                               to_string(wanted.shape.data(), static_cast<int>(wanted.shape.size()))});
+  if (given.shape() == part) return given;
+  Array taken(wanted.dtype, part, false);
+  take_slice(given, wanted.slice, taken);
+  return taken;
+}
+
+}  // namespace
+
+cluster::Communicator* Scope::tensor_ranks() const {
+  cluster::Communicator* ranks = parameters_->options().tensor_ranks;
+  return ranks && ranks->size() > 1 ? ranks : nullptr;
+}
+
+Value Scope::variable(std::string_view name, std::vector<int64_t> shape, ParameterRole role, const Slice& slice) const {
   Parameters& all = *parameters_;
   const std::string full = prefix_ + std::string(name);
   const bool trains = all.options_.purpose == Purpose::training && (!all.options_.trains || all.options_.trains(full));
   const DType wide = all.dtype() == DType::float64 ? DType::float64 : DType::float32;
   const DType compute = is_product(role) ? all.dtype() : wide;
-  const Variable wanted{full, role, trains ? wide : compute, std::move(shape)};
+  const Variable wanted{full, role, trains ? wide : compute, std::move(shape), slice};
   check_new(all, *this, wanted.name, wanted.shape);
 
-  Parameter parameter{wanted.name, {}, {}, is_product(role), is_weight(role)};
+  const std::vector<int64_t> shape_here = slice.shape_of(wanted.shape);
+  Parameter parameter{wanted.name, {}, {}, is_product(role), is_weight(role), wanted.shape, slice};
   Array data;
   if (all.source_) {
     const auto draw = [&](const Array& array) {
@@ -242,18 +286,14 @@ Value Scope::variable(std::string_view name, std::vector<int64_t> shape, Paramet
       parameter.master = parameter.value.data();
       return all.add(std::move(parameter));
     }
-    data = parameter.master = content.array;
-    if (data.dtype() != wanted.dtype || data.shape() != wanted.shape)
-      throw Error("parameters", {"the source gave " + data.describe() + " for " + wanted.name + ", must be " +
-                                 std::string(name_of(wanted.dtype)) + " " +
-                                 to_string(wanted.shape.data(), static_cast<int>(wanted.shape.size()))});
+    data = parameter.master = slice_of(content.array, wanted);
     if (compute != wanted.dtype) {
-      data = Array(compute, wanted.shape, false);
+      data = Array(compute, shape_here, false);
       ops::convert(parameter.master.flat(), data.flat());
     }
   } else {
-    parameter.master = Array(wanted.dtype, wanted.shape, no_memory());
-    data = Array(compute, wanted.shape, no_memory());
+    parameter.master = Array(wanted.dtype, shape_here, no_memory());
+    data = Array(compute, shape_here, no_memory());
   }
   parameter.value = Value(data, trains, wide);
   return all.add(std::move(parameter));

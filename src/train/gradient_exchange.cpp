@@ -146,8 +146,9 @@ void GradientExchange::end_batch(const std::string& failure) {
     for (int rank = 0; rank < ranks_.size(); ++rank) {
       if (has[rank][n] == kChanged)
         throw cluster::RanksError(
-            "train", {"rank " + std::to_string(rank) + " has added to the gradient of " + parameters_.all()[n].name +
-                      " after it was sent: TrainerOptions::overlap must be false"});
+            ranks_, "train",
+            {"rank " + std::to_string(ranks_.job_rank(rank)) + " has added to the gradient of " +
+             parameters_.all()[n].name + " after it was sent: TrainerOptions::overlap must be false"});
       if (early_[rank][n]) late[rank][n] = kNone;
       all = all && has[rank][n] == kHas;
     }

@@ -38,7 +38,7 @@ class Optimizer {
   /// Updates so far.
   virtual int64_t updates() const = 0;
 
-  /// On rank 0 all moments, on the others none.
+  /// On the first of the ranks that have the same part of the model all moments of that part, on the others none.
   virtual SavedMoments saved_moments() = 0;
   virtual void load(const io::Safetensors& file, int64_t updates) = 0;
 };
@@ -47,7 +47,7 @@ using LearningRateFactor = std::function<double(std::string_view name)>;
 
 std::unique_ptr<Optimizer> own_optimizer(nn::Parameters& parameters, LearningRateFactor factor);
 /// Each rank updates a part of the parameters, from gradients that all send it (shared_optimizer.cpp).
-std::unique_ptr<Optimizer> shared_optimizer(cluster::Communicator& ranks, nn::Parameters& parameters,
+std::unique_ptr<Optimizer> shared_optimizer(const cluster::RankGrid& ranks, nn::Parameters& parameters,
                                             LearningRateFactor factor);
 
 /// The numbers of every rank, which may have any count of them.

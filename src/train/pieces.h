@@ -13,6 +13,7 @@ struct Piece {
   int64_t first = 0, count = 0;
   int owner = 0;
   int64_t offset = 0;  // among the elements of its owner
+  bool counts = true;  // in the norm; not where another tensor rank has the same rows
 };
 
 /// The part of an array that a piece is.

@@ -18,6 +18,20 @@ namespace {
 
 using cluster::Message;
 
+/// How many of the first elements of this rank's part count in the norm: other ranks may have its last rows too, of
+/// which the first counts them.
+int64_t counted_elements(const nn::Parameter& parameter) {
+  const nn::Slice& slice = parameter.slice;
+  const int64_t all = parameter.master.count();
+  if (slice.ranges.empty() || !slice.repeated_from || slice.is_first) return all;
+  int64_t rows = 0, counted = 0;
+  for (const nn::IndexRange& range : slice.ranges) {
+    rows += range.count();
+    if (range.begin < *slice.repeated_from) counted += range.count();
+  }
+  return all / rows * counted;
+}
+
 /// From the last parameter to the first, as the backward computes their gradients; each to the rank that has least.
 std::vector<Piece> pieces_of(const nn::Parameters& parameters, int ranks) {
   std::vector<Piece> pieces;
@@ -25,11 +39,11 @@ std::vector<Piece> pieces_of(const nn::Parameters& parameters, int ranks) {
   for (size_t n = parameters.all().size(); n-- > 0;) {
     const nn::Parameter& parameter = parameters.all()[n];
     if (!parameter.value.wants_gradient()) continue;
-    const int64_t total = parameter.master.count();
-    for (int64_t first = 0; first < total; first += ops::kSumPiece) {
+    const int64_t total = parameter.master.count(), counted = counted_elements(parameter);
+    for (int64_t first = 0, count = 0; first < total; first += count) {
       const auto least = std::min_element(held.begin(), held.end());
-      const int64_t count = std::min(ops::kSumPiece, total - first);
-      pieces.push_back({n, first, count, static_cast<int>(least - held.begin()), *least});
+      count = std::min(ops::kSumPiece, (first < counted ? counted : total) - first);
+      pieces.push_back({n, first, count, static_cast<int>(least - held.begin()), *least, first < counted});
       *least += count;
     }
   }
@@ -38,11 +52,12 @@ std::vector<Piece> pieces_of(const nn::Parameters& parameters, int ranks) {
 
 class SharedOptimizer : public Optimizer {
  public:
-  SharedOptimizer(cluster::Communicator& ranks, nn::Parameters& parameters, LearningRateFactor factor)
-      : ranks_(ranks),
+  SharedOptimizer(const cluster::RankGrid& grid, nn::Parameters& parameters, LearningRateFactor factor)
+      : ranks_(grid.replicas()),
+        tensor_ranks_(grid.tensor()),
         parameters_(parameters),
         factor_(std::move(factor)),
-        pieces_(pieces_of(parameters, ranks.size())) {
+        pieces_(pieces_of(parameters, ranks_.size())) {
     if (parameters.options().purpose != nn::Purpose::training)
       throw Error("train", {"the parameters are made for inference: they have no gradients"});
     int64_t own = 0;
@@ -50,7 +65,7 @@ class SharedOptimizer : public Optimizer {
       if (is_own(piece)) own += piece.count;
     const DType dtype = parameters.dtype() == DType::float64 ? DType::float64 : DType::float32;
     for (Array* array : {&sum_, &first_moment_, &second_moment_}) *array = Array(dtype, {own});
-    exchange_.emplace(ranks, parameters, pieces_, sum_);
+    exchange_.emplace(ranks_, parameters, pieces_, sum_);
   }
 
   void begin() override { exchange_->begin_update(); }
@@ -68,8 +83,9 @@ class SharedOptimizer : public Optimizer {
   int64_t element() const { return size_of(sum_.dtype()); }
   const nn::Parameter& parameter_of(const Piece& piece) const { return parameters_.all()[piece.parameter]; }
   void send_values();
+  void add_slices(std::vector<std::optional<double>>& squares);
 
-  cluster::Communicator& ranks_;
+  cluster::Communicator &ranks_, &tensor_ranks_;
   nn::Parameters& parameters_;
   const LearningRateFactor factor_;
   const std::vector<Piece> pieces_;
@@ -81,7 +97,8 @@ class SharedOptimizer : public Optimizer {
 std::vector<std::optional<double>> SharedOptimizer::squares() {
   std::vector<double> own;
   for (const Piece& piece : pieces_)
-    if (is_own(piece) && exchange_->has_sum(piece.parameter)) own.push_back(ops::sum_of_squares(own_part(sum_, piece)));
+    if (is_own(piece) && exchange_->has_sum(piece.parameter))
+      own.push_back(piece.counts ? ops::sum_of_squares(own_part(sum_, piece)) : 0);
   const std::vector<std::vector<double>> all = gather_numbers(ranks_, own);
   std::vector<size_t> next(all.size(), 0);
   std::vector<std::optional<double>> squares(parameters_.all().size());
@@ -89,7 +106,22 @@ std::vector<std::optional<double>> SharedOptimizer::squares() {
     if (!exchange_->has_sum(piece.parameter)) continue;
     squares[piece.parameter] = squares[piece.parameter].value_or(0) + all[piece.owner][next[piece.owner]++];
   }
+  if (tensor_ranks_.size() > 1) add_slices(squares);
   return squares;
+}
+
+/// Of parameters of which each tensor rank has a slice: the sum over the ranks.
+void SharedOptimizer::add_slices(std::vector<std::optional<double>>& squares) {
+  std::vector<size_t> sliced;
+  std::vector<double> mine;
+  for (size_t n = 0; n < squares.size(); ++n) {
+    if (!squares[n] || parameters_.all()[n].slice.ranges.empty()) continue;
+    sliced.push_back(n);
+    mine.push_back(*squares[n]);
+    squares[n] = 0;
+  }
+  for (const std::vector<double>& rank : gather_numbers(tensor_ranks_, mine))
+    for (size_t n = 0; n < sliced.size(); ++n) *squares[sliced[n]] += rank[n];
 }
 
 // -------------------------------------------------------------------------------------------------------------- update
@@ -149,15 +181,33 @@ SavedMoments SharedOptimizer::saved_moments() {
   return saved;
 }
 
+namespace {
+
+/// What this rank has of an array in the file.
+Array part_in(const io::Safetensors& file, const std::string& name, DType dtype, const nn::Parameter& parameter) {
+  const Array whole(dtype, parameter.whole_shape, false);
+  file.copy(name, dtype, whole.shape(), whole.data());
+  if (parameter.slice.ranges.empty()) return whole;
+  Array part(dtype, parameter.master.shape(), false);
+  take_slice(whole, parameter.slice, part);
+  return part;
+}
+
+}  // namespace
+
 void SharedOptimizer::load(const io::Safetensors& file, int64_t updates) {
-  for (const auto& [kind, own] : {std::pair("adamw.m.", &first_moment_), std::pair("adamw.v.", &second_moment_)})
+  for (const auto& [kind, own] : {std::pair("adamw.m.", &first_moment_), std::pair("adamw.v.", &second_moment_)}) {
+    Array part;
+    std::string of;  // the parameter, whose pieces are consecutive
     for (const Piece& piece : pieces_) {
-      const std::string name = kind + parameter_of(piece).name;
-      file.require(name, own->dtype(), parameter_of(piece).master.shape());
-      if (is_own(piece))
-        std::memcpy(own_part(*own, piece).data, file.bytes(name).data() + piece.first * element(),
-                    static_cast<size_t>(piece.count * element()));
+      const nn::Parameter& parameter = parameter_of(piece);
+      const std::string name = kind + parameter.name;
+      file.require(name, own->dtype(), parameter.whole_shape);
+      if (!is_own(piece)) continue;
+      if (std::exchange(of, name) != name) part = part_in(file, name, own->dtype(), parameter);
+      std::memcpy(own_part(*own, piece).data, part_of(part, piece).data, static_cast<size_t>(piece.count * element()));
     }
+  }
   updates_ = updates;
 }
 
@@ -173,7 +223,7 @@ std::vector<std::vector<double>> gather_numbers(cluster::Communicator& ranks, co
   return all;
 }
 
-std::unique_ptr<Optimizer> shared_optimizer(cluster::Communicator& ranks, nn::Parameters& parameters,
+std::unique_ptr<Optimizer> shared_optimizer(const cluster::RankGrid& ranks, nn::Parameters& parameters,
                                             LearningRateFactor factor) {
   return std::make_unique<SharedOptimizer>(ranks, parameters, std::move(factor));
 }

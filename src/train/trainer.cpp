@@ -15,6 +15,7 @@
 #include "core/checker.h"
 #include "io/json.h"
 #include "train/optimizer.h"
+#include "train/options.h"
 #include "train/placement.h"
 
 namespace attn::train {
@@ -22,7 +23,6 @@ namespace {
 
 using autograd::Tape;
 using autograd::Value;
-using OrderedJson = nlohmann::ordered_json;
 
 double scalar_of(const Value& loss) {
   const Array& data = loss.data();
@@ -47,19 +47,16 @@ void check(Checker& checker, const LossScaling& scaling) {
   require(checker, scaling.interval > 0, "scaling.interval", scaling.interval, "positive");
 }
 
-cluster::Communicator& ranks_of(const TrainerOptions& options) {
-  return options.ranks ? *options.ranks : cluster::one_rank();
-}
-
 void check(const TrainerOptions& options) {
   Checker checker("train");
   const auto require = [&](bool holds, const char* name, auto value, const char* allowed) {
     train::require(checker, holds, name, value, allowed);
   };
   require(options.steps > 0, "steps", options.steps, "positive");
-  const int ranks = options.share_sequences ? 1 : ranks_of(options).size();
-  require(options.accumulation > 0 && options.accumulation % ranks == 0, "accumulation", options.accumulation,
-          ranks == 1 ? "positive" : ("a multiple of the ranks, of which there are " + std::to_string(ranks)).c_str());
+  const int ranks = grid_of(options).shape().data;
+  require(
+      options.accumulation > 0 && options.accumulation % ranks == 0, "accumulation", options.accumulation,
+      ranks == 1 ? "positive" : ("a multiple of the ranks that share the batches, " + std::to_string(ranks)).c_str());
   require(options.learning_rate > 0 && std::isfinite(options.learning_rate), "learning_rate", options.learning_rate,
           "positive and finite");
   require(options.min_learning_rate >= 0, "min_learning_rate", options.min_learning_rate, "at least 0");
@@ -89,11 +86,17 @@ void require_directory(const std::string& path, bool may_be_missing) {
   throw Error("train", {path + (exists(status) ? " is not a directory" : " must be a directory, but does not exist")});
 }
 
+}  // namespace
+
+const cluster::RankGrid& grid_of(const TrainerOptions& options) {
+  static const cluster::RankGrid alone;
+  return options.ranks ? *options.ranks : alone;
+}
+
 bool scales(const TrainerOptions& options, nn::Precision precision) {
   return options.scaling.on.value_or(precision == nn::Precision::float16);
 }
 
-/// The options that decide the numbers: a resumed training must have the same. Null is what is absent.
 OrderedJson decisive(const TrainerOptions& options, nn::Precision precision) {
   const LossScaling& scaling = options.scaling;
   OrderedJson loss_scaling;
@@ -114,8 +117,6 @@ OrderedJson decisive(const TrainerOptions& options, nn::Precision precision) {
           {"loss_scaling", loss_scaling},
           {"seed", options.seed}};
 }
-
-}  // namespace
 
 double learning_rate(const TrainerOptions& options, int64_t step) {
   check(options);
@@ -197,10 +198,7 @@ std::string sum_of(const List& list) {
 }
 
 ValidationOptions shared_by(ValidationOptions validation, const TrainerOptions& options) {
-  if (!validation.ranks) {
-    validation.ranks = options.ranks;
-    validation.share_sequences = options.share_sequences;
-  }
+  if (!validation.ranks) validation.ranks = options.ranks;
   return validation;
 }
 
@@ -220,8 +218,8 @@ Trainer::Trainer(models::Model& model, const Dataset& data, const TrainerOptions
               Tape& tape, uint64_t number) mutable {
             models::ForwardOptions forward = {.recompute = options.recompute};
             batch = data.training(number);
-            if (options.share_sequences) {
-              shared.emplace(*options.ranks, placement_for(model.config(), batch.length, options.ranks->size()),
+            if (cluster::Communicator& ranks = grid_of(options).sequence(); ranks.size() > 1) {
+              shared.emplace(ranks, placement_for(model.config(), batch.length, ranks.size()),
                              seed_of(options, number));
               batch = shard_of(batch, *shared);
               forward.sequence = &*shared;
@@ -247,18 +245,29 @@ Trainer::Trainer(nn::Parameters& parameters, LossFunction loss, const TrainerOpt
   const LearningRateFactor factor =
       options.layer_decay < 1 ? layer_factors(parameters, options.layer_decay) : LearningRateFactor();
   optimizer_ = options.ranks ? shared_optimizer(*options.ranks, parameters, factor) : own_optimizer(parameters, factor);
+  const cluster::Communicator* tensor = parameters.options().tensor_ranks;
+  if ((tensor ? tensor->size() : 1) != ranks().shape().tensor)
+    throw Error("train", {"the parameters are made for " + std::to_string(tensor ? tensor->size() : 1) +
+                          " tensor ranks, and the grid has " + std::to_string(ranks().shape().tensor)});
   if (!loss_) throw Error("train", {"there is no loss"});
-  if (options.share_sequences && !options.ranks) throw Error("train", {"share_sequences is given without ranks"});
   if (scales(options, parameters.options().precision)) scaler_.emplace(options.scaling);
   require_directory(directory_, true);
 }
 
 Trainer::~Trainer() = default;
 
+const cluster::RankGrid& Trainer::ranks() const { return grid_of(options_); }
+
+/// True where gradients are sent while the backward runs.
+bool Trainer::overlaps() const {
+  const cluster::GridShape& shape = ranks().shape();
+  return options_.ranks && options_.overlap && !options_.recompute && shape.sequence == 1 && shape.tensor == 1;
+}
+
 /// Before the first step: do all ranks train the same?
 void Trainer::require_agreement() {
-  cluster::Communicator& ranks = ranks_of(options_);
-  if (std::exchange(agreed_, true) || ranks.size() == 1) return;
+  cluster::Communicator& all = ranks().all();
+  if (std::exchange(agreed_, true) || all.size() == 1) return;
   OrderedJson options = decisive(options_, parameters_.options().precision);
   options.update({{"steps", options_.steps},
                   {"eval_every", options_.eval_every},
@@ -267,21 +276,27 @@ void Trainer::require_agreement() {
                   {"patience", options_.patience},
                   {"skip_nonfinite", options_.skip_nonfinite},
                   {"matmul_precision", attn::name_of(ops::matmul_precision())},
-                  {"share_sequences", options_.share_sequences},
+                  {"sequence_parallel", ranks().shape().sequence},
+                  {"tensor_parallel", ranks().shape().tensor},
                   {"saves", !directory_.empty()},
                   {"validates", validation_ != nullptr}});
   std::string names;
-  std::vector<double> squares;
+  std::vector<double> squares, unsliced;
   for (const nn::Parameter& parameter : parameters_.all()) {
     names += parameter.name + " ";
-    if (!parameter.value.is_freed()) squares.push_back(ops::sum_of_squares(parameter.master.flat()));
+    if (parameter.value.is_freed()) continue;
+    squares.push_back(ops::sum_of_squares(parameter.master.flat()));
+    if (parameter.slice.ranges.empty()) unsliced.push_back(squares.back());
   }
-  cluster::require_same(ranks, "version", ATTN_VERSION);
-  cluster::require_same(ranks, "instruction set", active_isa());
-  cluster::require_same(ranks, "the options", options.dump());
-  cluster::require_same(ranks, "the data", data_);
-  cluster::require_same(ranks, "done the steps", std::to_string(step_));
-  cluster::require_same(ranks, "parameters with the sum", sum_of(names) + " " + sum_of(squares));
+  cluster::require_same(all, "version", ATTN_VERSION);
+  cluster::require_same(all, "instruction set", active_isa());
+  cluster::require_same(all, "the options", options.dump());
+  cluster::require_same(all, "the data", data_);
+  cluster::require_same(all, "done the steps", std::to_string(step_));
+  cluster::on_all_ranks(ranks(), "parameters", [&] {
+    cluster::require_same(ranks().replicas(), "parameters with the sum", sum_of(names) + " " + sum_of(squares));
+    cluster::require_same(ranks().tensor(), "parameters with the sum", sum_of(names) + " " + sum_of(unsliced));
+  });
 }
 
 // -------------------------------------------------------------------------------------------------------- one update
@@ -291,7 +306,7 @@ namespace {
 autograd::TapeOptions tape_options(const TrainerOptions& options, uint64_t number, bool check_finite) {
   return {.record = true,
           .training = true,
-          .seed = seed_of(options, number) + (options.share_sequences ? uint64_t(ranks_of(options).rank()) << 48 : 0),
+          .seed = seed_of(options, number) + (static_cast<uint64_t>(grid_of(options).sequence().rank()) << 48),
           .check_finite = check_finite};
 }
 
@@ -301,12 +316,13 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 /// Of the batches of all ranks: for each rank their tokens, their seconds, and the loss of every one.
 void add_batches(const std::vector<std::vector<double>>& ranks, const TrainerOptions& options, StepReport& report) {
-  const int64_t count = std::ssize(ranks), batches = options.accumulation, each = options.share_sequences ? 1 : count;
+  const cluster::GridShape& shape = grid_of(options).shape();
+  const int64_t count = std::ssize(ranks), batches = options.accumulation, D = shape.data, T = shape.tensor;
   double seconds = 0;
   for (int64_t batch = 0; batch < batches; ++batch)
-    report.loss += ranks[batch % each][2 + batch / each] / static_cast<double>(batches);
+    report.loss += ranks[batch % D * (count / D)][2 + batch / D] / static_cast<double>(batches);
   for (int64_t rank = 0; rank < count; ++rank) {
-    report.tokens += static_cast<int64_t>(ranks[rank][0]);
+    if (rank % T == 0) report.tokens += static_cast<int64_t>(ranks[rank][0]);
     seconds += ranks[rank][1];
     if (ranks[rank][1] > ranks[report.slowest_rank][1]) report.slowest_rank = static_cast<int>(rank);
   }
@@ -335,53 +351,51 @@ void Trainer::explain_nonfinite(const std::string& what, uint64_t number) {
 double Trainer::run_forward(Tape& tape, uint64_t number, std::optional<BatchLoss>& batch, double& seconds) {
   const ProfileSpan span("forward");
   const auto start = std::chrono::steady_clock::now();
-  cluster::Communicator& ranks = ranks_of(options_);
+  const bool is_whole = ranks().sequence().size() == 1;
   double value = 0;
   const auto check_value = [&] {
     if (!is_finite(value) && !options_.skip_nonfinite) explain_nonfinite("the loss is not finite", number);
   };
-  cluster::on_all_ranks(ranks, "the forward", [&] {
+  cluster::on_all_ranks(ranks(), "the forward", [&] {
     batch = loss_(tape, number);
     value = scalar_of(batch->loss);
-    if (!options_.share_sequences) check_value();
+    if (is_whole) check_value();
     seconds += seconds_since(start);
   });
-  if (!options_.share_sequences) return value;
-  const std::vector<std::vector<double>> parts = gather_numbers(ranks, {value});
+  if (is_whole) return value;
+  const std::vector<std::vector<double>> parts = gather_numbers(ranks().sequence(), {value});
   value = 0;
   for (const std::vector<double>& part : parts) value += part[0];
-  cluster::on_all_ranks(ranks, "the loss", check_value);
+  cluster::on_all_ranks(ranks(), "the loss", check_value);
   return value;
 }
 
 /// The gradients of a batch, times the scale, join those of the update.
 void Trainer::run_backward(Tape& tape, const BatchLoss& batch, double loss_scale, double& seconds) {
-  cluster::Communicator& ranks = ranks_of(options_);
   const auto backward = [&] {
     const ProfileSpan span("backward");
     const auto start = std::chrono::steady_clock::now();
     tape.backward(batch.loss, loss_scale / static_cast<double>(options_.accumulation));
+    parameters_.add_up_gradients();
     seconds += seconds_since(start);
   };
-  if (ranks.size() == 1 || options_.share_sequences) {
-    cluster::on_all_ranks(ranks, "the backward", backward);
-    optimizer_->add_batch("");
-    return;
-  }
   std::string failure;  // the others may wait for gradients that this rank sends all the same
-  try {
-    backward();
-  } catch (const std::exception& error) {
-    failure = error.what();
+  if (!overlaps()) {
+    cluster::on_all_ranks(ranks(), "the backward", backward);
+  } else {
+    try {
+      backward();
+    } catch (const std::exception& error) {
+      failure = error.what();
+    }
   }
-  optimizer_->add_batch(failure);
+  cluster::on_all_ranks(ranks().all(), "the gradients", [&] { optimizer_->add_batch(failure); });
 }
 
 /// The loss of a batch, whose gradients, times the scale, join those of the update. Adds to tokens and seconds.
 double Trainer::run_batch(uint64_t number, double loss_scale, double& tokens, double& seconds) {
   autograd::TapeOptions options = tape_options(options_, number, false);
-  if (options_.ranks && options_.overlap && !options_.recompute && !options_.share_sequences)
-    options.after_step = [this] { optimizer_->after_step(); };
+  if (overlaps()) options.after_step = [this] { optimizer_->after_step(); };
   optimizer_->begin_batch();
   Tape tape(options, memory_);
   std::optional<BatchLoss> batch;
@@ -394,22 +408,20 @@ double Trainer::run_batch(uint64_t number, double loss_scale, double& tokens, do
 /// Of all batches of an update, times the loss scale. Returns the sum of their squares, which is not finite if one of
 /// them is not.
 double Trainer::accumulate_gradients(StepReport& report) {
-  cluster::Communicator& ranks = ranks_of(options_);
   const auto first = static_cast<uint64_t>(step_ * options_.accumulation);
   std::vector<double> own = {0, 0};  // the tokens and seconds of this rank's batches, then the loss of each
   optimizer_->begin();
-  const bool whole = options_.share_sequences;  // every rank has a part of every batch
-  for (int64_t batch = whole ? 0 : ranks.rank(); batch < options_.accumulation; batch += whole ? 1 : ranks.size()) {
+  for (int64_t batch = ranks().data_place(); batch < options_.accumulation; batch += ranks().shape().data) {
     const double loss = run_batch(first + static_cast<uint64_t>(batch), report.loss_scale, own[0], own[1]);
     own.push_back(loss);
   }
-  add_batches(gather_numbers(ranks, own), options_, report);
+  add_batches(gather_numbers(ranks().all(), own), options_, report);
 
   const bool may_be_skipped = options_.skip_nonfinite || (scaler_ && scaler_->can_back_off());
   double total = 0;
   const ProfileSpan span("gradient norm");
   const std::vector<std::optional<double>> squares = optimizer_->squares();
-  cluster::on_all_ranks(ranks, "the gradient norm", [&] {
+  cluster::on_all_ranks(ranks(), "the gradient norm", [&] {
     for (size_t n = 0; n < squares.size(); ++n) {
       if (!squares[n]) continue;
       if (!is_finite(*squares[n]) && !may_be_skipped)
@@ -455,10 +467,10 @@ StepReport Trainer::step() {
 
 Validation Trainer::validate() {
   if (!validation_) throw Error("train", {"there is no validation"});
-  cluster::Communicator& ranks = ranks_of(options_);
   Validation result;
-  cluster::on_all_ranks(ranks, "validation", [&] { result = validation_(); });
-  const std::string first = cluster::gather(ranks, {reinterpret_cast<const char*>(&result), sizeof result}).front();
+  cluster::on_all_ranks(ranks(), "validation", [&] { result = validation_(); });
+  const std::string first =
+      cluster::gather(ranks().all(), {reinterpret_cast<const char*>(&result), sizeof result}).front();
   std::memcpy(&result, first.data(), sizeof result);
   metric_ = result.metric;
   const double score = result.metric == Metric::loss ? result.loss : result.score;
@@ -469,88 +481,15 @@ Validation Trainer::validate() {
   return result;
 }
 
-// ------------------------------------------------------------------------------------------------------- checkpoints
-
-void Trainer::save() {
-  if (directory_.empty()) return;
-  SavedMoments moments = optimizer_->saved_moments();
-  std::vector<io::NamedTensor> tensors = parameters_.tensors();
-  for (io::NamedTensor& tensor : moments.tensors) tensors.push_back(std::move(tensor));
-  OrderedJson state = {{"step", step_},
-                       {"updates", optimizer_->updates()},
-                       {"options", decisive(options_, parameters_.options().precision)}};
-  if (scaler_) state["loss_scaling"] = {{"scale", scaler_->scale()}, {"streak", scaler_->streak()}};
-  if (is_finite(best_score_)) {
-    state["best_score"] = best_score_;
-    state["metric"] = name_of(metric_);
-  }
-  state["since_best"] = since_best_;
-  const bool keep = options_.keep_every > 0 && step_ % options_.keep_every == 0;
-  cluster::Communicator& ranks = ranks_of(options_);
-  cluster::on_all_ranks(ranks, "checkpoint", [&] {
-    if (ranks.rank() == 0) models::Checkpoints(directory_).save(step_, tensors, state.dump(), is_best_, keep);
-  });
-  saved_step_ = step_;
-}
-
-namespace {
-
-std::optional<int64_t> count_in(const io::Json& object, const char* name) {
-  return object.is_object() && object.contains(name) ? io::whole_number(object[name]) : std::nullopt;
-}
-
-/// What save() writes.
-bool is_state(const io::Json& state) {
-  if (!count_in(state, "step") || !count_in(state, "updates")) return false;
-  if (!state.contains("options") || !state["options"].is_object()) return false;
-  if (state["options"].value("loss_scaling", io::Json()).is_null()) return true;
-  const io::Json scaling = state.value("loss_scaling", io::Json());
-  return count_in(scaling, "streak") && scaling.contains("scale") && scaling["scale"].is_number();
-}
-
-}  // namespace
-
-void Trainer::resume(std::vector<std::string>* notes) {
-  cluster::on_all_ranks(ranks_of(options_), "resume", [&] { load_checkpoint(notes); });
-  agreed_ = false;
-}
-
-void Trainer::load_checkpoint(std::vector<std::string>* notes) {
-  const models::Checkpoint checkpoint = models::Checkpoints(directory_).load("last", notes);
-  const io::Json state = io::parse_json("resume", checkpoint.path + ", the trainer's state", checkpoint.state);
-  if (!is_state(state)) throw Error("resume", {checkpoint.path + ": the trainer's state is not what a trainer writes"});
-  std::vector<std::string> reasons;
-  const io::Json own = decisive(options_, parameters_.options().precision);
-  for (const auto& [name, value] : own.items()) {
-    if (name == "decay_steps" && options_.decay_steps > 0) continue;  // the cosine may be given another end
-    if (name == "layer_decay" && value == 1 && !state["options"].contains(name)) continue;  // an older checkpoint
-    if (const io::Json& saved = state["options"].value(name, io::Json()); saved != value)
-      reasons.push_back(checkpoint.path + " was trained with " + name + " " + saved.dump() + ", not " + value.dump());
-  }
-  if (!reasons.empty()) throw Error("resume", std::move(reasons));
-
-  if (scaler_) scaler_->restore(state["loss_scaling"]["scale"], state["loss_scaling"]["streak"]);
-  parameters_.load(checkpoint.file);
-  optimizer_->load(checkpoint.file, *count_in(state, "updates"));
-  step_ = *count_in(state, "step");
-  best_score_ = state.contains("best_score") && state["best_score"].is_number()
-                    ? state["best_score"].get<double>()
-                    : std::numeric_limits<double>::quiet_NaN();
-  if (const io::Json metric = state.value("metric", io::Json()); metric.is_string())
-    metric_ = from_name<Metric>(metric.get<std::string>()).value_or(Metric::loss);
-  since_best_ = count_in(state, "since_best").value_or(0);
-  saved_step_ = step_;
-}
-
 // -------------------------------------------------------------------------------------------------------------- loop
 
 bool Trainer::stops(const Events& events) {
-  const std::vector<std::string> all = cluster::gather(ranks_of(options_), events.stop && events.stop() ? "stop" : "");
+  const std::vector<std::string> all = cluster::gather(ranks().all(), events.stop && events.stop() ? "stop" : "");
   return std::any_of(all.begin(), all.end(), [](const std::string& one) { return !one.empty(); });
 }
 
 bool Trainer::run(const Events& events) {
-  cluster::on_all_ranks(ranks_of(options_), "run", [&] { require_directory(directory_, false); });
+  cluster::on_all_ranks(ranks().all(), "run", [&] { require_directory(directory_, false); });
   const int64_t save_every = options_.save_every ? options_.save_every : options_.eval_every;
   const auto due = [&](int64_t every) { return every > 0 && step_ % every == 0; };
   while (step_ < options_.steps && !stopped_early()) {

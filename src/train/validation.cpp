@@ -120,19 +120,19 @@ double take_batch(std::string_view& bytes, Predictions& all) {
 }  // namespace
 
 Validation validate(const models::Model& model, const Dataset& data, const ValidationOptions& options) {
-  cluster::Communicator& ranks = options.ranks ? *options.ranks : cluster::one_rank();
-  const int64_t batches = data.validation_batches();
+  static const cluster::RankGrid alone;
+  const cluster::RankGrid& ranks = options.ranks ? *options.ranks : alone;
+  const int64_t batches = data.validation_batches(), S = ranks.shape().sequence, T = ranks.shape().tensor;
   std::string mine;
-  const bool whole = options.share_sequences;  // every rank has a part of every batch
   cluster::on_all_ranks(ranks, "validate", [&] {
     const auto memory = Tape().memory();
-    for (int64_t n = whole ? 0 : ranks.rank(); n < batches; n += whole ? 1 : ranks.size()) {
+    for (int64_t n = ranks.data_place(); n < batches; n += ranks.shape().data) {
       Predictions predictions;
       models::Batch batch = data.validation(n);
       models::ForwardOptions forward = options.forward;
       std::optional<autograd::SharedSequence> shared;
-      if (whole) {
-        shared.emplace(ranks, placement_for(model.config(), batch.length, ranks.size()));
+      if (S > 1) {
+        shared.emplace(ranks.sequence(), placement_for(model.config(), batch.length, static_cast<int>(S)));
         batch = shard_of(batch, *shared);
         forward.sequence = &*shared;
       }
@@ -140,13 +140,13 @@ Validation validate(const models::Model& model, const Dataset& data, const Valid
       mine += bytes_of(predictions, weight);
     }
   });
-  const std::vector<std::string> of_ranks = cluster::gather(ranks, mine);
+  const std::vector<std::string> of_ranks = cluster::gather(ranks.all(), mine);
   std::vector<std::string_view> rest(of_ranks.begin(), of_ranks.end());
   Predictions predictions;
   double weight = 0;
   for (int64_t n = 0; n < batches; ++n)
-    for (int part = 0; part < (whole ? ranks.size() : 1); ++part)
-      weight += take_batch(rest[whole ? part : n % ranks.size()], predictions);
+    for (int64_t part = 0; part < S; ++part)
+      weight += take_batch(rest[static_cast<size_t>((n % ranks.shape().data * S + part) * T)], predictions);
   if (predictions.expected.empty() && predictions.expected_values.empty())
     throw Error("validate", {"there is nothing to validate with: no target takes part"});
   predictions.loss = weight > 0 ? predictions.loss / weight : 0;

@@ -40,6 +40,15 @@ def run(job, ranks, *arguments, status=0, option="--data-parallel"):
     return done.stderr
 
 
+def launch(job, ranks, *arguments, fails=False, stream="stderr"):
+    """What the ranks say. Alone without a launcher."""
+    launcher = [LAUNCHER, "-n", str(ranks)] if ranks > 1 else []
+    done = subprocess.run([*launcher, *job.command(*arguments)], cwd=job.folder, env=job.environment, text=True,
+                          capture_output=True, timeout=120)
+    assert (done.returncode != 0) == fails, done.stderr
+    return getattr(done, stream)
+
+
 def start(job, ranks, *arguments):
     return subprocess.Popen(command(job, ranks, *arguments), cwd=job.folder, env=job.environment, text=True,
                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -68,7 +77,7 @@ def test_any_number_of_ranks_writes_the_same_files(job):
         said[ranks] = run(job, ranks, *TRAIN, "--steps", "8", "--eval-every", "4", "--out", f"out{ranks}")
         assert job.last_checkpoint(f"out{ranks}", 8) == job.last_checkpoint("out1", 8), f"{ranks} ranks"
         assert job.losses(f"out{ranks}") == job.losses("out1")
-    assert "ranks: 3, 4 of the 12 batches of an update each" in said[3]
+    assert "ranks: 3, which share the batches of an update (4 of 12 each)" in said[3]
     assert said[4].count("saved in out4") == 1, "only one rank writes"
     job.run(*TRAIN, "--steps", "8", "--eval-every", "4", "--out", "alone", "--quiet")
     assert job.losses("alone")[8] == pytest.approx(job.losses("out1")[8], rel=1e-4)
@@ -99,6 +108,91 @@ def test_ranks_that_share_sequences(job):
     assert max(job.losses("shared")) == 12
 
 
+def test_ranks_that_share_layers(job):
+    text = [*TRAIN[:2], *SHAPE[:-1], "0", "--warmup", "0", "--accumulation", "2"]  # without dropout
+    job.run(*text, "--steps", "8", "--eval-every", "4", "--quiet", "--out", "alone")
+    grids = {2: ["--tensor-parallel", "2"], 4: ["--tensor-parallel", "2", "--data-parallel", "2"]}
+    for ranks, grid in grids.items():
+        out = f"grid{ranks}"
+        said = launch(job, ranks, *text, *grid, "--steps", "8", "--eval-every", "4", "--out", out)
+        assert f"ranks: {'2 x ' if ranks == 4 else ''}2, which share" in said
+        for step, found in job.losses(out).items():
+            assert found == pytest.approx(job.losses("alone")[step], rel=1e-4)
+    job.run("train", "--resume", "--steps", "10", "--out", "grid4", "--quiet")
+    launch(job, 4, "train", "--resume", "--steps", "12", "--out", "grid4", "--sequence-parallel", "2",
+           "--tensor-parallel", "2")
+    assert max(job.losses("grid4")) == 12
+
+
+def grouped(job):
+    """A model of 8 heads over 4 key/value heads."""
+    job.run("tokenizer", "train", "text.txt", "--vocab-size", 300, "--out", "tokens.json")
+    job.run("train", "text.txt", "--tokenizer", "tokens.json", "--model", "llama", "--embed-dim", "64", "--heads", "8",
+            "--kv-heads", "4", "--layers", "2", "--context", "64", "--steps", "40", "--warmup", "0", "--learning-rate",
+            "0.01", "--quiet", "--out", "model")
+    return "model"
+
+
+def test_texts_and_losses_of_ranks_that_share_layers(job):
+    model = grouped(job)
+    for precision in ([], ["--precision", "int8"], ["--precision", "bfloat16"]):
+        write = ["generate", model, "--prompt", "The cat", "--temperature", "0", "--max-new-tokens", "40",
+                 *precision]
+        alone = job.run(*write).stdout
+        for ranks in (2, 3, 8):  # 4 key/value heads
+            if precision == ["--precision", "int8"] and ranks == 3:
+                continue
+            said = launch(job, ranks, *write, "--tensor-parallel", ranks, stream="stdout")
+            assert said == alone if not precision else said.startswith("The cat"), f"{ranks} {precision}"
+    job.run("quantize", model, "--to", "int8", "--out", "model.gguf")
+    job.run("quantize", model, "--to", "int8", "--out", "packed")
+    for folder in ("model.gguf", "packed"):  # each rank takes its codes and scales
+        whole, shared = (float(launch(job, ranks, "eval", folder, "text.txt", *options, stream="stdout")
+                               .split("loss ")[1].split(",")[0])
+                         for ranks, options in ((1, []), (2, ["--tensor-parallel", "2"])))
+        assert shared == pytest.approx(whole, rel=0.02), folder
+    losses = {}
+    for ranks, options in ((1, []), (2, ["--tensor-parallel", "2"]), (3, ["--sequence-parallel", "3"]),
+                           (4, ["--sequence-parallel", "2", "--tensor-parallel", "2"])):
+        said = launch(job, ranks, "eval", model, "text.txt", *options, stream="stdout")
+        losses[ranks] = float(said.split("loss ")[1].split(",")[0])
+    assert all(loss == pytest.approx(losses[1], abs=2e-4) for loss in losses.values()), losses
+
+
+@pytest.mark.parametrize("ranks, arguments, said", [
+    (2, ["generate", "model", "--tensor-parallel", "3"], "--tensor-parallel 3 needs 3 processes, and there are 2"),
+    (2, ["generate", "model", "--prompt", "a"], "--tensor-parallel 2 makes them work together"),
+    (2, ["generate", "model", "--interactive", "--tensor-parallel", "2"], "ranks share one text"),
+    (2, ["eval", "model", "-", "--tensor-parallel", "2"], "ranks cannot share standard input"),
+    (2, ["eval", "model", "text.txt", "--sequence-parallel", "2", "--kv-cache", "int8"], "--kv-cache is for ranks"),
+    (9, ["generate", "model", "--prompt", "a", "--tensor-parallel", "9"], "9 ranks cannot share the 8 heads"),
+    (4, [*TRAIN, "--out", "out", "--data-parallel", "2", "--tensor-parallel", "3"],
+     "needs 6 processes, and there are 4"),
+    (2, [*TRAIN, "--out", "out", "--tensor-parallel", "2", "--lora-rank", "2"], "without adapters"),
+    (2, [*TRAIN, "--out", "out", "--tensor-parallel", "2", "--sample-every", "2"], "--sample-every is for ranks"),
+    (2, [*TRAIN, "--out", "out", "--tensor-parallel", "2", "--mixer", "linear"], "with multi-head attention alone"),
+])
+def test_what_ranks_cannot_share_is_one_message(job, ranks, arguments, said):
+    if "model" in arguments:
+        grouped(job)
+    shown = launch(job, ranks, *arguments, fails=True)
+    assert said in shown
+    assert len(re.findall("^attn: ", shown, re.MULTILINE)) == 1, shown
+    assert not (job.folder / "out").exists()
+
+
+def test_a_killed_rank_of_a_grid_ends_the_job(job):
+    process = subprocess.Popen([LAUNCHER, "-n", "4", *job.command(*TRAIN, "--steps", "100000", "--out", "out",
+                                                                  "--data-parallel", "2", "--tensor-parallel", "2")],
+                               cwd=job.folder, env=job.environment, text=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+    wait_for(job, "out", 3, process)
+    os.kill(pids_of(process)[2], signal.SIGKILL)
+    killed = time.monotonic()
+    process.communicate(timeout=30)
+    assert time.monotonic() - killed < 10
+
+
 def test_models_that_ranks_cannot_share(job):
     for arguments, said in ((["--mixer", "linear"], "models that predict tokens with attention alone"),
                             (["--positions", "relative"], "models that predict tokens with attention alone"),
@@ -118,7 +212,7 @@ def test_another_number_of_ranks_resumes(job):
 
 @pytest.mark.parametrize("ranks, arguments, said", [
     (2, ["--data", "parallel"], "attn train --help"),
-    (3, ["--accumulation", "4"], "accumulation is 4, must be a multiple of the ranks, of which there are 3"),
+    (3, ["--accumulation", "4"], "accumulation is 4, must be a multiple of the ranks that share the batches, 3"),
     (2, ["--interactive"], "--interactive is for one process"),
     (2, ["--validation", "missing.txt"], "missing.txt: there is no such file"),
 ])
@@ -139,8 +233,8 @@ def test_processes_that_do_not_fit(job):
         assert done.stderr.count("attn: ") == 1, done.stderr
         return done.stderr
 
-    assert "there are 2 processes: --data-parallel 2 makes them train one model" in error_of([LAUNCHER, "-n", "2"])
-    assert "--data-parallel 3 needs as many processes, and there are 2" in error_of([LAUNCHER, "-n", "2"],
+    assert "there are 2 processes: --data-parallel 2 makes them work together" in error_of([LAUNCHER, "-n", "2"])
+    assert "--data-parallel 3 needs 3 processes, and there are 2" in error_of([LAUNCHER, "-n", "2"],
                                                                                      "--data-parallel", "3")
     assert "mpirun -n 2 attn train" in error_of([], "--data-parallel", "2")
 

@@ -11,6 +11,22 @@ namespace attn::test {
 cluster::Communicator& world();
 /// The first n of them; null on the others. All ranks call it.
 std::unique_ptr<cluster::Communicator> first_ranks(int n);
+/// The same as a grid, which owns its communicator.
+inline std::shared_ptr<cluster::RankGrid> first_grid(int n, cluster::GridShape shape = {}) {
+  const std::shared_ptr<cluster::Communicator> ranks = first_ranks(n);
+  if (!ranks) return nullptr;
+  return {new cluster::RankGrid(*ranks, shape), [ranks](cluster::RankGrid* grid) { delete grid; }};
+}
+/// All ranks, which share batches.
+inline const cluster::RankGrid& world_grid() {
+  static const cluster::RankGrid grid(world(), {});
+  return grid;
+}
+/// Of one rank.
+inline const cluster::RankGrid& one_rank_grid() {
+  static const cluster::RankGrid grid;
+  return grid;
+}
 
 /// Counts the bytes that the messages of a rank have.
 class Counting : public cluster::Communicator {
@@ -24,6 +40,7 @@ class Counting : public cluster::Communicator {
     return ranks_.start(sent, received, tag);
   }
   void all_gather(const void* from, int64_t count, void* to) override { ranks_.all_gather(from, count, to); }
+  std::unique_ptr<cluster::Communicator> split(int color) override { return ranks_.split(color); }
 
   int64_t bytes = 0;
 

@@ -12,6 +12,12 @@ namespace attn::test {
 namespace {
 
 constexpr int64_t kTokens = 40;
+constexpr cluster::GridShape kShape = {.data = 1, .sequence = 0};  // all ranks share the sequences
+
+const cluster::RankGrid& all_ranks() {
+  static const cluster::RankGrid grid(world(), kShape);
+  return grid;
+}
 
 models::Config config_of(const std::string& family) {
   models::Config config = models::family(family);
@@ -27,7 +33,7 @@ models::Config config_of(const std::string& family) {
 
 TextDataset long_text() { return TextDataset(some_tokens(900, 11), kTokens, 2, 5, 2); }
 
-TrainerOptions short_training(cluster::Communicator* ranks) {
+TrainerOptions short_training(const cluster::RankGrid* ranks) {
   TrainerOptions options;
   options.steps = 3;
   options.warmup = 1;
@@ -36,7 +42,6 @@ TrainerOptions short_training(cluster::Communicator* ranks) {
   options.epsilon = 1;  // then an update is nearly linear in the gradient, and its error is that of the gradient
   options.eval_every = 0;
   options.ranks = ranks;
-  options.share_sequences = ranks != nullptr;
   return options;
 }
 
@@ -70,7 +75,7 @@ void expect_near_one_process(const std::string& what, const models::Config& conf
   alone.recompute = recompute;
   const Trained expected = train(config, alone);
   for (int n = 1; n <= world().size(); ++n) {
-    const auto ranks = first_ranks(n);
+    const auto ranks = first_grid(n, kShape);
     if (!ranks) continue;
     TrainerOptions options = short_training(ranks.get());
     options.recompute = recompute;
@@ -103,10 +108,10 @@ TEST(ClusterSequences, AreTrainedAsByOneProcess) {
 
 // -------------------------------------------------------------------------------------------------------------- errors
 
-std::string error_of_training(const models::Config& config, const Dataset& data, cluster::Communicator& ranks) {
+std::string error_of_training(const models::Config& config, const Dataset& data) {
   return error_of([&] {
     models::Model model(config, nn::Precision::float32, 1);
-    Trainer(model, data, short_training(&ranks), "").step();
+    Trainer(model, data, short_training(&all_ranks()), "").step();
   });
 }
 
@@ -116,16 +121,16 @@ TEST(ClusterSequences, ModelsThatCannotShareThem) {
   relative.positions = models::PositionEncoding::relative;
   models::set_mixers(linear, "linear");
   for (const models::Config& config : {relative, linear})
-    EXPECT_NE(error_of_training(config, data, world()).find("models that predict tokens with attention alone"),
+    EXPECT_NE(error_of_training(config, data).find("models that predict tokens with attention alone"),
               std::string::npos)
-        << error_of_training(config, data, world());
+        << error_of_training(config, data);
 }
 
 TEST(ClusterSequences, MoreRanksThanTokens) {
   if (world().size() == 1) return;
   models::Config config = config_of("gpt");
   const TextDataset data(some_tokens(200, 11), world().size() - 1, 2, 5, 2);
-  const std::string error = error_of_training(config, data, world());
+  const std::string error = error_of_training(config, data);
   EXPECT_NE(error.find("there are more ranks than chunks"), std::string::npos) << error;
 }
 
@@ -133,7 +138,7 @@ TEST(ClusterSequences, MoreRanksThanTokens) {
 TEST(ClusterSequences, ALossThatIsNotFinite) {
   models::Model model(config_of("gpt"), nn::Precision::float32, 1);
   const TextDataset data = long_text();
-  Trainer trainer(model, data, short_training(&world()), "");
+  Trainer trainer(model, data, short_training(&all_ranks()), "");
   trainer.step();
   if (world().rank() == world().size() - 1) {
     const attn::Array weight = model.parameters().find("blocks.1.attention.output.weight")->value.data();

@@ -17,14 +17,14 @@ constexpr int64_t kBatches = 12;  // an update: 1, 2, 3, 4 and 6 ranks share the
 constexpr int kCounts[] = {2, 3, 4, 6};
 
 /// Of the ranks, as many as can share the batches; on the others a job of one.
-std::shared_ptr<cluster::Communicator> first_of_a_divisor() {
+std::shared_ptr<cluster::RankGrid> first_of_a_divisor() {
   int n = world().size();
   while (kBatches % n != 0) --n;
-  std::shared_ptr<cluster::Communicator> ranks = first_ranks(n);
-  return ranks ? ranks : std::shared_ptr<cluster::Communicator>(&cluster::one_rank(), [](auto*) {});
+  const std::shared_ptr<cluster::RankGrid> ranks = first_grid(n);
+  return ranks ? ranks : std::make_shared<cluster::RankGrid>();
 }
 
-TrainerOptions shared(cluster::Communicator& ranks, int64_t steps = 3) {
+TrainerOptions shared(const cluster::RankGrid& ranks, int64_t steps = 3) {
   TrainerOptions options;
   options.steps = steps;
   options.warmup = 1;
@@ -70,10 +70,10 @@ Trained train_wide(const TrainerOptions& options, nn::Precision precision) {
 
 TEST(ClusterTraining, HasTheBitsOfOneRank) {
   for (const nn::Precision precision : {nn::Precision::float32, nn::Precision::bfloat16, nn::Precision::float16}) {
-    const Trained expected = train_wide(shared(cluster::one_rank()), precision);
+    const Trained expected = train_wide(shared(one_rank_grid()), precision);
     for (const int n : kCounts) {
       if (n > world().size()) continue;
-      const auto ranks = first_ranks(n);
+      const auto ranks = first_grid(n);
       if (!ranks) continue;
       const Trained got = train_wide(shared(*ranks), precision);
       EXPECT_TRUE(got.parameters == expected.parameters) << n << " ranks";
@@ -84,7 +84,7 @@ TEST(ClusterTraining, HasTheBitsOfOneRank) {
 
 /// Without ranks the gradients of the batches are added within products: another rounding.
 TEST(ClusterTraining, IsNearTheTrainingOfAProcessAlone) {
-  TrainerOptions alone = shared(cluster::one_rank()), of_one = alone;
+  TrainerOptions alone = shared(one_rank_grid()), of_one = alone;
   alone.ranks = nullptr;
   models::Model a(tiny(), nn::Precision::float64, 1), b(tiny(), nn::Precision::float64, 1);
   const TextDataset data = text();
@@ -97,7 +97,7 @@ TEST(ClusterTraining, IsNearTheTrainingOfAProcessAlone) {
 
 /// A parameter that only some batches use: AdamW leaves it alone in an update in which none does.
 TEST(ClusterTraining, PartsWithoutAGradientStay) {
-  const auto train = [&](cluster::Communicator& ranks) {
+  const auto train = [&](const cluster::RankGrid& ranks) {
     nn::Parameters parameters({.seed = 1});
     const Value always = nn::Scope(parameters).variable("always", {1, 4}),
                 seldom = nn::Scope(parameters).variable("seldom", {1, 4});
@@ -114,10 +114,10 @@ TEST(ClusterTraining, PartsWithoutAGradientStay) {
     EXPECT_EQ(after_one, numbers(seldom.data())) << "without a gradient it has changed";
     return std::pair(numbers(always.data()), after_one);
   };
-  const auto expected = train(cluster::one_rank());
+  const auto expected = train(one_rank_grid());
   for (const int n : kCounts) {
     if (n > world().size()) continue;
-    const auto ranks = first_ranks(n);
+    const auto ranks = first_grid(n);
     if (ranks) {
       EXPECT_EQ(train(*ranks), expected) << n << " ranks";
     }
@@ -148,9 +148,9 @@ struct TwoLayers {
       return linear(tape, watched(tape, linear(tape, x, late), [=, &tape] { between(tape); }), big);
     };
   }
-  static TrainerOptions options(cluster::Communicator& ranks) {
+  static TrainerOptions options(const cluster::RankGrid& ranks) {
     TrainerOptions options = shared(ranks, 2);
-    options.accumulation = ranks.size();
+    options.accumulation = ranks.all().size();
     options.learning_rate = 1e-6;
     options.min_learning_rate = 0;
     return options;
@@ -172,8 +172,9 @@ class Watching : public Counting {
 TEST(ClusterTraining, GradientsAreSentWhileTheBackwardRuns) {
   for (const bool overlap : {true, false}) {
     Watching ranks(world());
+    const cluster::RankGrid grid(ranks, {});
     TwoLayers layers;
-    TrainerOptions options = TwoLayers::options(ranks);
+    TrainerOptions options = TwoLayers::options(grid);
     options.overlap = overlap;
     Trainer trainer(layers.parameters, layers.loss([&](Tape&) { ranks.events += "backward "; }), options);
     trainer.step();  // after which the ranks know which gradients there are
@@ -186,7 +187,7 @@ TEST(ClusterTraining, GradientsAreSentWhileTheBackwardRuns) {
 
 /// The weights of two layers, whose gradient is complete after the backward of both.
 TEST(ClusterTraining, SharedWeightsAreSentOnce) {
-  const auto train = [](cluster::Communicator& ranks) {
+  const auto train = [](const cluster::RankGrid& ranks) {
     nn::Parameters parameters({.seed = 1});
     const Value weight = nn::Scope(parameters).variable("weight", {8, 8}),
                 last = nn::Scope(parameters).variable("last", {1, 8});
@@ -200,7 +201,7 @@ TEST(ClusterTraining, SharedWeightsAreSentOnce) {
     trainer.run();
     return std::pair(numbers(weight.data()), numbers(last.data()));
   };
-  EXPECT_EQ(train(*first_of_a_divisor()), train(cluster::one_rank()));
+  EXPECT_EQ(train(*first_of_a_divisor()), train(one_rank_grid()));
 }
 
 /// A rank sends the gradients that others own, once for each of its batches, and the values that it owns to all others.
@@ -209,9 +210,10 @@ TEST(ClusterTraining, SendsWhatTheFormulaSays) {
   const auto ranks = first_ranks(n);
   if (!ranks) return;
   Counting counting(*ranks);
+  const cluster::RankGrid grid(counting, {});
   models::Model model(wide(), nn::Precision::float32, 1);
   const TextDataset data = wide_text();
-  Trainer trainer(model, data, shared(counting), "");
+  Trainer trainer(model, data, shared(grid), "");
   trainer.step();
   const std::vector<std::string> all = cluster::gather(*ranks, std::to_string(counting.bytes));
   double sum = 0;
@@ -225,7 +227,7 @@ TEST(ClusterTraining, NamesTheSlowestRank) {
   models::Model model(tiny(), nn::Precision::float32, 1);
   const TextDataset data = text();
   const int last = world().size() - 1;
-  TrainerOptions options = shared(world());
+  TrainerOptions options = shared(world_grid());
   options.accumulation = world().size();
   models::Batch batch;
   const StepReport report = Trainer(
@@ -249,20 +251,20 @@ std::string folder_of(cluster::Communicator& ranks, const Folder& own) {
 }
 
 TEST(ClusterTraining, AnotherNumberOfRanksResumes) {
-  Trained expected = train_wide(shared(cluster::one_rank(), 4), nn::Precision::bfloat16);
+  Trained expected = train_wide(shared(one_rank_grid(), 4), nn::Precision::bfloat16);
   const TextDataset data = wide_text();
   for (const int before : {1, 2, 4}) {
     const Folder own;
     if (std::max(before, 1) > world().size()) continue;
     const std::string folder = folder_of(world(), own);
     const auto train = [&](int n, int64_t stop_at) {
-      const auto ranks = first_ranks(n);
+      const auto ranks = first_grid(n);
       std::string parameters;
       if (ranks) {
         models::Model model(wide(), nn::Precision::bfloat16, 1);
         Trainer trainer(model, data, shared(*ranks, 4), folder);
         if (stop_at == 4) trainer.resume(nullptr);
-        trainer.run({.stop = [&] { return trainer.steps_done() == stop_at && ranks->rank() == n - 1; }});
+        trainer.run({.stop = [&] { return trainer.steps_done() == stop_at && ranks->all().rank() == n - 1; }});
         EXPECT_EQ(trainer.steps_done(), stop_at);
         parameters = parameters_of(model);
       }
@@ -285,7 +287,7 @@ TEST(ClusterTraining, GradientsThatGrowAfterTheyWereSent) {
   if (world().size() == 1) return;
   for (const bool overlap : {true, false}) {
     TwoLayers layers;
-    TrainerOptions options = TwoLayers::options(world());
+    TrainerOptions options = TwoLayers::options(world_grid());
     options.overlap = overlap;
     const auto between = [&](Tape& tape) {
       tape.add_gradient(layers.big, attn::Array(DType::float32, {1, TwoLayers::kWidth}));
@@ -305,7 +307,7 @@ class ClusterTrainingErrors : public testing::Test {
   models::Model model_ = models::Model(tiny(), nn::Precision::float32, 1);
 
   TrainerOptions options() const {
-    TrainerOptions options = shared(world());
+    TrainerOptions options = shared(world_grid());
     options.accumulation = world().size();
     return options;
   }
@@ -321,7 +323,8 @@ TEST_F(ClusterTrainingErrors, BatchesThatRanksCannotShare) {
   if (world().size() == 1) return;
   TrainerOptions wrong = options();
   wrong.accumulation = world().size() + 1;
-  expect(error_of([&] { Trainer(model_, data_, wrong, ""); }), "must be a multiple of the ranks, of which there are ");
+  expect(error_of([&] { Trainer(model_, data_, wrong, ""); }),
+         "must be a multiple of the ranks that share the batches, ");
 }
 
 TEST_F(ClusterTrainingErrors, WhatDiffersIsNamed) {

@@ -7,33 +7,23 @@ namespace {
 
 /// A job of one rank sums gradients as several ranks do, and sends no messages.
 TEST(TrainingRanks, OneRankTrainsAsAProcessAlone) {
-  for (const bool share_sequences : {false, true}) {
-    const TextDataset data = text();
-    TrainerOptions alone = short_run();
-    alone.epsilon = 1;  // then an update is nearly linear in the gradient, and its error is that of the gradient
-    TrainerOptions of_rank = alone;
-    of_rank.ranks = &cluster::one_rank();
-    of_rank.share_sequences = share_sequences;
-    models::Model a(tiny(0), nn::Precision::float64, 1), b(tiny(0), nn::Precision::float64, 1);
-    const Folder folder;
-    Trainer(a, data, alone, "").run();
-    Trainer first(b, data, of_rank, folder.path());
-    first.run({.stop = [&] { return first.steps_done() == 9; }});
-    Trainer second(b, data, of_rank, folder.path());
-    second.resume(nullptr);
-    second.run();
-    for (size_t n = 0; n < a.parameters().all().size(); ++n)
-      EXPECT_TRUE(close_float64(numbers(a.parameters().all()[n].master), numbers(b.parameters().all()[n].master)))
-          << a.parameters().all()[n].name;
-  }
-}
-
-TEST(TrainingRanks, SharedSequencesNeedRanks) {
-  models::Model model(tiny(), nn::Precision::float32);
   const TextDataset data = text();
-  TrainerOptions options = short_run();
-  options.share_sequences = true;
-  EXPECT_THROW(Trainer(model, data, options, ""), Error);
+  TrainerOptions alone = short_run();
+  alone.epsilon = 1;  // then an update is nearly linear in the gradient, and its error is that of the gradient
+  TrainerOptions of_rank = alone;
+  const cluster::RankGrid grid;
+  of_rank.ranks = &grid;
+  models::Model a(tiny(0), nn::Precision::float64, 1), b(tiny(0), nn::Precision::float64, 1);
+  const Folder folder;
+  Trainer(a, data, alone, "").run();
+  Trainer first(b, data, of_rank, folder.path());
+  first.run({.stop = [&] { return first.steps_done() == 9; }});
+  Trainer second(b, data, of_rank, folder.path());
+  second.resume(nullptr);
+  second.run();
+  for (size_t n = 0; n < a.parameters().all().size(); ++n)
+    EXPECT_TRUE(close_float64(numbers(a.parameters().all()[n].master), numbers(b.parameters().all()[n].master)))
+        << a.parameters().all()[n].name;
 }
 
 }  // namespace
