@@ -27,11 +27,12 @@ struct Generate {
   bool interactive = false, statistics = false;
   Parallel parallel;
 
-  void run(const CLI::App& command) const {
+  void run(const CLI::App& command) {
     Job job("generate", parallel);
     job.run([&] {
       attn::cluster::on_all_ranks(job.ranks(), "generate", [&] {
         if (job.is_shared()) prepare(job, command);
+        if (parallel.sequence > 1) generation.text.sequence_ranks = &job.grid().sequence();
         write(job);
       });
     });
@@ -137,6 +138,7 @@ void add_generate(CLI::App& app) {
       ->check(one_of({"decoder", "cross", "encoder"}))
       ->needs(record)
       ->group("Attention");
+  run->parallel.add_sequence(*command);
   run->parallel.add_tensor(*command);
   command->callback([=] { run->run(*command); });
 }

@@ -100,6 +100,9 @@ struct GenerateOptions {
   /// int8: keys and values take a quarter of the memory in float32, half in 16 bits, and tokens may differ from those
   /// of an exact cache. Requires the cache, and no recorder of self-attention.
   KVStorage cache_storage = KVStorage::exact;
+  /// Ranks that share the tokens of the text, see Model::new_shared_cache(). All ranks call generate() alike, and get
+  /// the same tokens. Without beams, a text_cache, streaming, speculation and a recorder. Borrowed; null: none.
+  cluster::Communicator* sequence_ranks = nullptr;
   /// Read and replaced, where the whole text fits into the context. Requires `cache`, and no encoder, beams, streaming
   /// or recorder.
   TextCache* text_cache = nullptr;

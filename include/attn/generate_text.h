@@ -37,17 +37,18 @@ struct TextOptions {
   std::optional<int64_t> no_repeat_ngram_size = {}, num_beams = {};
   std::optional<double> length_penalty = {};
   std::optional<EarlyStopping> early_stopping = {};
-  std::vector<std::string> stop_strings = {};  ///< the text ends before the first of them
-  uint64_t seed = 0;                           ///< of the random numbers that draw tokens
-  int64_t context = 0;                         ///< as GenerateOptions::context
-  bool cache = true;                           ///< as GenerateOptions::cache
-  Streaming streaming = {};                    ///< as GenerateOptions::streaming
-  KVStorage cache_storage = KVStorage::exact;  ///< as GenerateOptions::cache_storage
-  std::optional<int64_t> top_logprobs = {};    ///< as GenerateOptions::top_logprobs
-  bool return_full_text = false;               ///< the text begins with the prompt, unless the model has an encoder
-  Recorder* recorder = nullptr;                ///< as GenerateOptions::recorder
-  TextCache* text_cache = nullptr;             ///< as GenerateOptions::text_cache
-  Speculation speculation = {};                ///< as GenerateOptions::speculation
+  std::vector<std::string> stop_strings = {};       ///< the text ends before the first of them
+  uint64_t seed = 0;                                ///< of the random numbers that draw tokens
+  int64_t context = 0;                              ///< as GenerateOptions::context
+  bool cache = true;                                ///< as GenerateOptions::cache
+  Streaming streaming = {};                         ///< as GenerateOptions::streaming
+  KVStorage cache_storage = KVStorage::exact;       ///< as GenerateOptions::cache_storage
+  cluster::Communicator* sequence_ranks = nullptr;  ///< as GenerateOptions::sequence_ranks
+  std::optional<int64_t> top_logprobs = {};         ///< as GenerateOptions::top_logprobs
+  bool return_full_text = false;    ///< the text begins with the prompt, unless the model has an encoder
+  Recorder* recorder = nullptr;     ///< as GenerateOptions::recorder
+  TextCache* text_cache = nullptr;  ///< as GenerateOptions::text_cache
+  Speculation speculation = {};     ///< as GenerateOptions::speculation
 };
 
 struct GeneratedText {

@@ -8,8 +8,7 @@
 //   config.vocab_size = 100;
 //   const models::Model model(config, nn::Precision::float32, 1);  // random weights
 //   autograd::Tape tape;
-//   const models::Batch batch{.tokens = {5, 7, 9}, .sequences = 1, .length = 3};
-//   const nn::Value logits = model.forward(tape, batch);  // [1, 3, 100]
+//   const nn::Value logits = model.forward(tape, {.tokens = {5, 7, 9}, .sequences = 1, .length = 3});  // [1, 3, 100]
 // }
 // ```
 //
@@ -81,8 +80,7 @@ struct ForwardOptions {
   const autograd::SharedSequence* sequence = nullptr;
 };
 
-/// This rank's tokens of a batch of sequences without padding. Throws Error for a padded or packed batch, a batch
-/// without tokens, and another length than the placement's.
+/// This rank's tokens of sequences of the placement's length. Throws Error for other batches: padded, packed or empty.
 Batch shard_of(const Batch& batch, const autograd::SharedSequence& sequence);
 
 /// What Model::target_logits() returns.
@@ -100,9 +98,8 @@ class Model {
   Model(const Config& config, nn::Precision precision, nn::ParameterSource source,
         nn::Purpose purpose = nn::Purpose::inference);
   /// The same with `trains` and the other options of parameters, but for those that the configuration has:
-  /// initialization, residual_factor and lora. With tensor_ranks, they share the attention, the feed-forward layers and
-  /// the vocabulary: all ranks call each function alike, and get the same results. Only attention can be shared so,
-  /// without adapters; recorders, traces and gates are refused.
+  /// initialization, residual_factor and lora. With tensor_ranks all call each function alike, and get the same
+  /// results; mixers, adapters, recorders, traces and gates are refused.
   Model(const Config& config, nn::Parameters::Options options, nn::ParameterSource source);
 
   const Config& config() const { return config_; }
@@ -124,13 +121,16 @@ class Model {
   /// The mean cross entropy over the targets, whose rows alone have logits; with Batch::values the mean squared error.
   Value loss(Tape& tape, const Batch& batch, const ForwardOptions& options = {}) const;
 
-  /// An empty cache for `sequences` >= 1 texts of a causal model. Only learned positions limit its length. A streaming
-  /// cache has no limit: sink tokens and window are at most the context of learned positions, and a token has the
-  /// learned or sinusoidal position of its cache position when it is the newest. Recorders and traces of self-attention
-  /// support neither a streaming cache nor one in 8 bits. docs/models.md has the exact meaning. Throws Error, also for
-  /// int8 without a layer that has keys and values.
+  /// An empty cache for `sequences` >= 1 texts of a causal model. Only learned positions limit its length, and not that
+  /// of a streaming cache; docs/models.md has the exact meaning. Recorders and traces of self-attention support neither
+  /// that nor 8 bits. Throws Error, also for int8 without a layer that has keys and values.
   ModelCache new_cache(int64_t sequences = 1, const Streaming& streaming = {},
                        KVStorage storage = KVStorage::exact) const;
+
+  /// The same for one text of which each rank keeps the keys and values of some tokens. All call forward() alike, and
+  /// get the same logits. The first call, which must be last_only, divides a long text over the ranks. For models as in
+  /// ForwardOptions::sequence, without windows and ALiBi. Borrows the ranks.
+  ModelCache new_shared_cache(cluster::Communicator& ranks, KVStorage storage = KVStorage::exact) const;
 
   /// Copies the parameters from a file. Throws Error that lists every tensor that is missing or has another shape.
   void load(const io::Safetensors& file, const std::string& prefix = "");
@@ -153,7 +153,7 @@ class Model {
   TargetLogits logits_of_targets(Tape& tape, const Batch& batch, const ForwardOptions& options, bool whole) const;
   Value score(Tape& tape, const Batch& batch, const ForwardOptions& options, bool whole) const;
   cluster::Communicator* vocabulary_ranks() const;
-  int64_t first_logit() const;
+  Value last_of_divided(Tape& tape, const Batch& batch, const ForwardOptions& options) const;
   nn::Parameters& owned() const;
   KVCacheConfig cache_config(int64_t place) const;
   std::vector<nn::MixerState> new_states(int64_t sequences) const;

@@ -37,11 +37,13 @@ class ModelCache {
   int64_t sequences() const { return static_cast<int64_t>(lengths_.size()); }
   /// Tokens of a sequence; 0 of an empty cache. Throws Error for a sequence that the cache does not have.
   int64_t length(int64_t sequence = 0) const;
-  int64_t bytes() const;
+  int64_t bytes() const;  ///< of this rank
   /// KV pages in use in each layer with attention, the same in all; 0 without such layers. A KV page has
   /// KVCacheConfig::page_size tokens, and forks share pages.
   int64_t pages_in_use() const { return attention_.empty() ? 0 : attention_.front().pages_in_use(); }
   Streaming streaming() const { return attention_.empty() ? Streaming() : attention_.front().config().streaming; }
+  /// The ranks that share it, see Model::new_shared_cache(); null: this process has all of it.
+  cluster::Communicator* ranks() const { return ranks_; }
   KVStorage storage() const { return attention_.empty() ? KVStorage::exact : attention_.front().config().storage; }
   /// Removes the tokens of every sequence from `length` on. Throws Error where a layer has a state, and for a streaming
   /// cache that has evicted tokens, unless length is 0 or length(): neither can go back.
@@ -64,6 +66,8 @@ class ModelCache {
   bool has_states() const;
   void check_one(int64_t sequence) const;
   void check_ragged() const;
+  void check_own() const;
+  cluster::Communicator* ranks_ = nullptr;
   std::vector<KVCache> attention_;      // of each layer with attention
   std::vector<nn::MixerState> states_;  // of each layer, empty for those with attention
   std::vector<int64_t> ids_;            // of each sequence in attention_; empty without attention

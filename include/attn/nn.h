@@ -59,6 +59,11 @@ struct AttentionTrace {
 struct CacheSlot {
   KVCache* cache = nullptr;
   std::span<const int64_t> sequences = {};  ///< [B]
+  /// Ranks that share the cache of one sequence: each has some of its tokens. The first new token is then at position
+  /// `first`, and one rank keeps the new tokens. With AttentionInputs::sequence each keeps its own.
+  cluster::Communicator* ranks = nullptr;
+  int64_t first = 0;
+  bool keeps = true;
   /// The positions of new tokens, which follow the cached ones: those of sequence b are cu_seqlens[b] to
   /// cu_seqlens[b + 1] - 1. cu_seqlens [B + 1]. Throws Error.
   std::vector<int64_t> positions(std::span<const int64_t> cu_seqlens) const;
@@ -81,8 +86,8 @@ struct AttentionInputs {
   CacheSlot cache = {};                   ///< x follows the cached tokens: causal self-attention in inference
   AttentionTrace* trace = nullptr;        ///< filled if given; with a cache, for the tokens of x
   AttentionTrace* cross_trace = nullptr;  ///< the same for a Block's cross-attention
-  /// x has the tokens of this rank (attn/autograd_ranks.h): self-attention without padding, packing, mask, bias, cache
-  /// and trace.
+  /// x has the tokens of this rank (attn/autograd_ranks.h): self-attention without padding, packing, mask, bias and
+  /// trace, and with no cache or one that is empty and that the ranks share.
   const autograd::SharedSequence* sequence = nullptr;
 };
 
@@ -151,15 +156,6 @@ enum class AttentionPositions {
 
 /// 2^(-8 (h + 1) / H) for h = 0 .. H - 1.
 std::vector<float> alibi_slopes(int64_t heads);
-
-/// The heads of a layer that one of several ranks has: whole groups of query heads with their key/value head or, if
-/// there are more ranks than these, some query heads of a group. Throws Error for more ranks than query heads.
-struct HeadShare {
-  IndexRange heads, kv_heads;
-  bool repeated = false;  ///< other ranks have the same key/value head,
-  bool is_first = true;   ///< but none before this one
-};
-HeadShare share_of_heads(int64_t heads, int64_t kv_heads, int rank, int ranks);
 
 struct QueryKeyValue {
   autograd::Heads q = {}, k = {}, v = {};

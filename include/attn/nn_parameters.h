@@ -73,6 +73,15 @@ void put_slice(const Array& part, const Slice& slice, const Array& whole);
 /// power of two up to 256.
 IndexRange share_of(int64_t n, int rank, int ranks);
 
+/// The heads of a layer that one of several ranks has: whole groups of query heads with their key/value head or, if
+/// there are more ranks than these, some query heads of a group. Throws Error for more ranks than query heads.
+struct HeadShare {
+  IndexRange heads, kv_heads;
+  bool repeated = false;  ///< other ranks have the same key/value head,
+  bool is_first = true;   ///< but none before this one
+};
+HeadShare share_of_heads(int64_t heads, int64_t kv_heads, int rank, int ranks);
+
 /// A parameter that a layer needs: its name in the model ("blocks.0.attention.qkv.weight"), role, type and shape.
 struct Variable {
   std::string name = {};

@@ -147,6 +147,11 @@ void check(const models::Model& model, std::span<const int64_t> prompt, const Ge
   checker.require(top >= 0 && top <= 1000,
                   [&] { return "top_logprobs is " + std::to_string(top) + ", must be from 0 to 1000"; });
   check_text_cache(checker, answers, options);
+  checker.require(!options.sequence_ranks ||
+                      (options.cache && !options.recorder && !options.text_cache && options.beam.num_beams == 1 &&
+                       options.streaming.window == 0 && options.speculation.tokens == 0),
+                  "ranks share the tokens of a text with a cache, without beams, a text_cache, streaming, speculation "
+                  "and a recorder");
   check_speculation(checker, config, options);
   checker.done();
   check(options.sampling);
@@ -230,7 +235,8 @@ int64_t steady_length(const models::Config& config) {
 
 Sequences::Sequences(const models::Model& model, std::span<const int64_t> source, const GenerateOptions& options)
     : model_(model),
-      cache_(model.new_cache(1, options.streaming, options.cache_storage)),
+      cache_(options.sequence_ranks ? model.new_shared_cache(*options.sequence_ranks, options.cache_storage)
+                                    : model.new_cache(1, options.streaming, options.cache_storage)),
       source_(source),
       rows_(options.inputs_embeds),
       recorder_(options.recorder),
@@ -428,10 +434,13 @@ Generated generate(const models::Model& model, std::span<const int64_t> prompt, 
                 answers ? prompt : std::span<const int64_t>(), options)
         .run();
   };
-  cluster::Communicator* ranks = model.parameters().options().tensor_ranks;
-  if (!ranks) return run();
+  const auto ranks_or_one = [](cluster::Communicator* ranks) -> cluster::Communicator& {
+    return ranks ? *ranks : cluster::one_rank();
+  };
   Generated result;
-  cluster::on_all_ranks(*ranks, "generate", [&] { result = run(); });
+  cluster::on_all_ranks(ranks_or_one(model.parameters().options().tensor_ranks), "generate", [&] {
+    cluster::on_all_ranks(ranks_or_one(options.sequence_ranks), "generate", [&] { result = run(); });
+  });
   return result;
 }
 

@@ -66,6 +66,7 @@ GenerateOptions TextGenerator::options(const TextOptions& changes) const {
   all.cache = changes.cache;
   all.streaming = changes.streaming;
   all.cache_storage = changes.cache_storage;
+  all.sequence_ranks = changes.sequence_ranks;
   all.top_logprobs = changes.top_logprobs;
   all.recorder = changes.recorder;
   all.text_cache = changes.text_cache;

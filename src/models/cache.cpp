@@ -54,14 +54,22 @@ void ModelCache::truncate(int64_t length) {
     return "length is " + std::to_string(length) + ", must be 0 or " + std::to_string(shortest) +
            ": the state of a mixer cannot go back to an earlier token";
   });
+  checker.require(!ranks_ || length == 0 || length == shortest,
+                  "a cache that ranks share can be emptied, not shortened");
   checker.done();
+  if (ranks_ && length > 0) return;
   for (KVCache& layer : attention_)
     for (const int64_t id : ids_) layer.truncate(id, length);
   if (length == 0) states_.clear();  // the next call makes new ones
   std::fill(lengths_.begin(), lengths_.end(), length);
 }
 
+void ModelCache::check_own() const {
+  if (ranks_) throw Error("ModelCache", {"the cache is of one text, whose tokens ranks share"});
+}
+
 void ModelCache::truncate(int64_t sequence, int64_t length) {
+  check_own();
   check_one(sequence);
   const auto at = static_cast<size_t>(sequence);
   Checker checker("ModelCache");
@@ -75,6 +83,7 @@ void ModelCache::truncate(int64_t sequence, int64_t length) {
 }
 
 void ModelCache::select(std::span<const int64_t> sequences) {
+  check_own();
   for (const int64_t n : sequences) check_one(n);
   for (nn::MixerState& state : states_)
     if (!state.parts.empty()) state.select(sequences);
@@ -98,6 +107,7 @@ void ModelCache::select(std::span<const int64_t> sequences) {
 }
 
 void ModelCache::check_ragged() const {
+  check_own();
   Checker checker("ModelCache");
   checker.require(
       !attention_.empty() && !has_states() && memories_.empty(),

@@ -268,6 +268,11 @@ void Model::check_cache(Checker& checker, const Tape& tape, const Batch& batch, 
   const bool records_self = options.recorder && options.recorder->options().kind == AttentionKind::self;
   checker.require(cache.streaming().window == 0 || (!options.traces && !records_self),
                   "traces and a recorder of self-attention need a cache that keeps all tokens, not a streaming one");
+  checker.require(
+      !cache.ranks() || (batch.cu_seqlens.empty() && !options.recorder && !options.traces && !options.gates),
+      "a cache that ranks share is of one text, without a recorder, traces and gates");
+  checker.require(!cache.ranks() || cache.length() > 0 || options.last_only,
+                  "the first call of a cache that ranks share must be last_only");
   checker.require(cache.storage() == KVStorage::exact || (!options.traces && !records_self),
                   "traces and a recorder of self-attention need a cache whose storage is exact, not int8");
 }

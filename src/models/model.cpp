@@ -97,6 +97,22 @@ class LayerRecording {
 
 }  // namespace
 
+namespace {
+
+/// What a layer's attention continues. Of a cache that ranks share, one after the other keeps the next tokens.
+nn::CacheSlot slot_of(const ModelCache& cache, KVCache& layer, std::span<const int64_t> ids) {
+  if (!cache.ranks()) return {.cache = &layer, .sequences = ids};
+  constexpr int64_t kTurn = 256;  // tokens
+  cluster::Communicator& ranks = *cache.ranks();
+  return {.cache = &layer,
+          .sequences = ids,
+          .ranks = &ranks,
+          .first = cache.length(),
+          .keeps = cache.length() / kTurn % ranks.size() == ranks.rank()};
+}
+
+}  // namespace
+
 /// The embeddings [B, L, C] of the batch's tokens, or of the encoder's; sequence n begins at first[n], or at 0 where
 /// `first` is empty.
 Value Model::embed(Tape& tape, const Batch& batch, std::span<const int64_t> first, const Streaming& streaming,
@@ -193,7 +209,7 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
     inputs.sequence = options.sequence;
     if (*memory) inputs.encoder_states = memory.get();
     const bool attends = has_attention(config_, static_cast<int64_t>(n));
-    if (cache && attends) inputs.cache = {&cache->attention_[attention++], ids};
+    if (cache && attends) inputs.cache = slot_of(*cache, cache->attention_[attention++], ids);
     if (cache && !attends) inputs.state = &cache->states_[n];
     if (cache && !encoder_.empty()) inputs.key_value = &cache->memories_[n];
     if (attends) inputs.gates = gates_of(options, config_, AttentionKind::self, n);
@@ -210,8 +226,10 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
     cross.finish(batch, inputs.encoder_length, first);
   }
   for (size_t b = 0; b < sequences.size(); ++b)
-    cache->lengths_[static_cast<size_t>(sequences[b])] +=
-        batch.cu_seqlens.empty() ? batch.length : batch.cu_seqlens[b + 1] - batch.cu_seqlens[b];
+    cache->lengths_[static_cast<size_t>(sequences[b])] += options.sequence ? options.sequence->placement().tokens()
+                                                          : batch.cu_seqlens.empty()
+                                                              ? batch.length
+                                                              : batch.cu_seqlens[b + 1] - batch.cu_seqlens[b];
   return norm_.weight ? norm_(tape, x) : x;
 }
 
@@ -238,12 +256,6 @@ cluster::Communicator* Model::vocabulary_ranks() const {
   return ranks && ranks->size() > 1 && config_.head && config_.classes == 0 ? ranks : nullptr;
 }
 
-/// Of those that this rank computes.
-int64_t Model::first_logit() const {
-  const cluster::Communicator* ranks = vocabulary_ranks();
-  return ranks ? nn::share_of(config_.vocab_size, ranks->rank(), ranks->size()).begin : 0;
-}
-
 /// All of them, or those of this rank.
 Value Model::logits(Tape& tape, Value x, bool whole) const {
   const Tape::NameScope scope(tape, "head");
@@ -267,10 +279,38 @@ Value Model::forward(Tape& tape, const Batch& batch, const ForwardOptions& optio
   return score(tape, batch, options, true);
 }
 
+namespace {
+
+/// True where the ranks that share an empty cache divide a text: of fewer tokens each computes all.
+bool divides(const ModelCache& cache, const Batch& batch) {
+  constexpr int64_t kLeast = 16;  // tokens of a rank
+  return cache.ranks() && cache.length() == 0 && batch.length >= kLeast * cache.ranks()->size();
+}
+
+}  // namespace
+
+/// The last hidden state [1, 1, C] of a text that ranks divide, on all of them.
+Value Model::last_of_divided(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
+  cluster::Communicator& ranks = *options.cache->ranks();
+  const autograd::SharedSequence sequence(ranks, cluster::Placement::zigzag(batch.length, ranks.size()));
+  ForwardOptions of_rank = options;
+  of_rank.sequence = &sequence;
+  const Value x = rows(tape, shard_of(batch, sequence), of_rank);
+  const DType wide = x.dtype() == DType::float64 ? DType::float64 : DType::float32;
+  const Array last(wide, {1, 1, x.shape()[2]}), narrow = tape.array(x.dtype(), last.shape());
+  if (sequence.positions().back() == batch.length - 1)
+    ops::convert(x.data().rows().slice(0, sequence.tokens() - 1, sequence.tokens()), last.rows());
+  cluster::all_reduce(ranks, last.flat());  // of one term that is not zero
+  ops::convert(last.flat(), narrow.flat());
+  return Value(narrow);
+}
+
 /// forward(), with all logits or those of this rank.
 Value Model::score(Tape& tape, const Batch& batch, const ForwardOptions& options, bool whole) const {
   check_call(tape, batch, options, false);
   const int64_t B = batch.sequences, L = batch.length;
+  if (options.cache && divides(*options.cache, batch))
+    return logits(tape, last_of_divided(tape, batch, options), whole);
   Value x = rows(tape, batch, options);
   if (config_.pooler) return pooler(tape, pooled(tape, x, batch));
   if (!config_.head) return x;
@@ -368,7 +408,8 @@ Value Model::loss(Tape& tape, const Batch& batch, const ForwardOptions& options)
     const double share = options.sequence ? share_of_targets(found, options.sequence->ranks()) : 1;
     cluster::Communicator* const ranks = vocabulary_ranks();
     const Value mean =
-        ranks ? cross_entropy_over_ranks(tape, found.logits, found.targets, found.weights, first_logit(), *ranks)
+        ranks ? cross_entropy_over_ranks(tape, found.logits, found.targets, found.weights,
+                                         nn::share_of(config_.vocab_size, ranks->rank(), ranks->size()).begin, *ranks)
               : cross_entropy(tape, found.logits, std::move(found.targets), std::move(found.weights));
     return scale(tape, mean, share);
   }
@@ -424,6 +465,23 @@ ModelCache Model::new_cache(int64_t sequences, const Streaming& streaming, KVSto
     if (count > 0) cache.ids_.push_back(b);
   }
   cache.lengths_.assign(static_cast<size_t>(sequences), 0);
+  return cache;
+}
+
+ModelCache Model::new_shared_cache(cluster::Communicator& ranks, KVStorage storage) const {
+  owned();
+  Checker checker("model");
+  bool attends = !is_selfhead(config_) && config_.causal && config_.encoder_layers == 0;
+  for (int64_t n = 0; n < config_.layers; ++n)
+    attends = attends && has_attention(config_, n) && window_of(config_, n) == 0;
+  const PositionEncoding positions = config_.positions;
+  checker.require(attends && positions != PositionEncoding::alibi && positions != PositionEncoding::relative &&
+                      positions != PositionEncoding::learned_relative,
+                  "ranks share the tokens of a text that a causal model continues whose layers attend to all earlier "
+                  "tokens, without windows, ALiBi and relative positions");
+  checker.done();
+  ModelCache cache = new_cache(1, {}, storage);
+  if (ranks.size() > 1) cache.ranks_ = &ranks;
   return cache;
 }
 

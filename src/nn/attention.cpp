@@ -5,6 +5,7 @@
 
 #include "attn/autograd_operations.h"
 #include "attn/autograd_ranks.h"
+#include "nn/cached_attention.h"
 #include "nn/check.h"
 
 namespace attn::nn {
@@ -29,21 +30,6 @@ AttentionOptions options_of(const Tape& tape, const AttentionInputs& inputs, boo
   return options;
 }
 
-/// A learned bias by distance: column c of [1, H, 1, n] is of key - query = first + c. As the operator takes any
-/// strides, each query reads the same rows one column further left, and nothing of size Lq x Lk exists.
-struct Distances {
-  Value table = {};
-  int64_t first = 0;
-
-  ConstView<4> view(int64_t first_query, int64_t queries, int64_t keys) const {
-    const int64_t origin = -first_query - first;
-    return {static_cast<const char*>(table.data().data()) + origin * size_of(table.dtype()),
-            table.dtype(),
-            {1, table.shape()[1], queries, keys},
-            {0, table.data().width(), -1, 1}};
-  }
-};
-
 /// With `bias`, which gets its gradient, or with the bias of `options`, which is in `kept`.
 Value attend(Tape& tape, const QueryKeyValue& heads, AttentionOptions options, const Value& bias, const Value& kept,
              const Value& sink, AttentionTrace* trace, const autograd::SharedSequence* sequence) {
@@ -58,68 +44,6 @@ Value attend(Tape& tape, const QueryKeyValue& heads, AttentionOptions options, c
   options.dropout = 0;
   *trace = {heads.q, heads.k, lse, options, bias ? bias : kept, sink};
   return out;
-}
-
-/// lse [1, H, B L] of a cache's packed queries as [B, H, L].
-Array sequences_first(const Array& packed, int64_t B, int64_t H, int64_t L) {
-  Array lse(packed.dtype(), {B, H, L});
-  const int64_t bytes = L * size_of(packed.dtype());
-  for (int64_t b = 0; b < B; ++b)
-    for (int64_t h = 0; h < H; ++h)
-      std::copy_n(static_cast<const char*>(packed.data()) + (h * B + b) * bytes, bytes,
-                  static_cast<char*>(lse.data()) + (b * H + h) * bytes);
-  return lse;
-}
-
-/// The rows first .. first + count of x [1, H, L, D].
-View<4> rows_of(View<4> x, int64_t first, int64_t count) {
-  x.data = static_cast<char*>(x.data) + first * x.stride[2] * size_of(x.dtype);
-  x.size[2] = count;
-  return x;
-}
-
-/// [B, H, L, D] inside [B, L, C] as [1, H, B L, D], with the same strides.
-View<4> packed(View<4> x) {
-  return {x.data, x.dtype, {1, x.size[1], x.size[0] * x.size[2], x.size[3]}, {0, x.stride[1], x.stride[2], 1}};
-}
-
-/// Appends and attends with a bias by distance, which differs from sequence to sequence: one after the other.
-///   starts [B + 1]; out [1, H, rows, Dv]; lse [1, H, rows], if wanted
-/// In a streaming cache all queries from its last position on have the same distances, in a call of their own.
-void attend_by_distance(const QueryKeyValue& heads, const CacheSlot& slot, std::span<const int64_t> starts,
-                        const Distances& distances, const View<4>& out, const View<3>& lse, AttentionOptions& options) {
-  KVCache& cache = *slot.cache;
-  const Streaming& streaming = cache.config().streaming;
-  for (size_t b = 0; b < slot.sequences.size(); ++b) {
-    const int64_t before = cache.length(slot.sequences[b]), L = starts[b + 1] - starts[b];
-    const int64_t early = streaming.window > 0 ? std::clamp<int64_t>(streaming.kept() - before, 0, L) : L;
-    for (int64_t first = 0, count = 0; first < L; first += count) {
-      count = first < early ? early : L - early;
-      const auto part = [&](const View<4>& x) { return rows_of(x, starts[b] + first, count); };
-      const auto part_of = [&](const Heads& x) { return part(packed(x.view())); };
-      cache.append(slot.sequences[b], part_of(heads.k), part_of(heads.v));
-      const int64_t keys = streaming.position(before + first + count - 1) + 1;
-      options.bias = distances.view(streaming.position(before + first), count, keys);
-      if (first >= early) options.bias.stride[2] = 0;
-      View<3> own = lse;
-      own.size[2] = count;
-      if (lse) own.data = static_cast<char*>(own.data) + (starts[b] + first) * size_of(own.dtype);
-      const int64_t cu_seqlens_q[] = {0, count};
-      cache.attend(slot.sequences.subspan(b, 1), cu_seqlens_q, part_of(heads.q), part(out), own, options);
-    }
-  }
-}
-
-/// Appends and attends in one call, with the shapes of attend_by_distance().
-void attend_at_once(const QueryKeyValue& heads, const CacheSlot& slot, std::span<const int64_t> starts,
-                    const View<4>& out, const View<3>& lse, const AttentionOptions& options) {
-  const View<4> k = packed(heads.k.view()), v = packed(heads.v.view());
-  for (size_t b = 0; b < slot.sequences.size(); ++b) {
-    const int64_t count = starts[b + 1] - starts[b];
-    slot.cache->append(slot.sequences[b], rows_of(k, starts[b], count), rows_of(v, starts[b], count));
-  }
-  slot.cache->attend(slot.sequences, starts, packed(heads.q.view()), out, lse, options,
-                     heads.sink_q.array ? packed(heads.sink_q.view()) : View<4>());
 }
 
 /// The positions of a rank's tokens, for each of B sequences.
@@ -137,7 +61,7 @@ void check_shared(Checker& checker, bool relative, const Value& x, const Attenti
                                     {"cu_seqlens", !inputs.cu_seqlens.empty()},
                                     {"mask", bool(inputs.mask)},
                                     {"bias", bool(inputs.bias)},
-                                    {"cache", inputs.cache.cache != nullptr},
+                                    {"a cache of this rank alone", inputs.cache.cache && !inputs.cache.ranks},
                                     {"trace", inputs.trace != nullptr}})
     checker.require(!given, [w = what] { return std::string(w) + " is given, but ranks share the sequence"; });
   if (x && x.shape().size() == 3)
@@ -147,52 +71,7 @@ void check_shared(Checker& checker, bool relative, const Value& x, const Attenti
     });
 }
 
-/// Where each of B sequences begins in the rows of x, then their number: packed ones, or L rows each.
-std::vector<int64_t> starts_of(std::span<const int64_t> cu_seqlens, int64_t B, int64_t L) {
-  std::vector<int64_t> starts(cu_seqlens.begin(), cu_seqlens.end());
-  for (int64_t b = 0; cu_seqlens.empty() && b <= B; ++b) starts.push_back(b * L);
-  return starts;
-}
-
-/// Keys and values of x [B, L, ..] join the cache, and x's queries see all that is cached.
-Value attend_cached(Tape& tape, const QueryKeyValue& heads, const CacheSlot& slot, AttentionOptions options,
-                    const Distances& distances, const Value& sink, AttentionTrace* trace) {
-  const std::vector<int64_t> starts =
-      starts_of(options.cu_seqlens_q, heads.q.array.shape()[0], heads.q.array.shape()[1]);
-  options.cu_seqlens_q = options.cu_seqlens_k = {};
-  const int64_t B = heads.q.array.shape()[0], L = heads.q.array.shape()[1], H = heads.q.heads, width = heads.v.width;
-  options.dropout = 0;
-  if (trace) *trace = {heads.q, heads.k, {}, options, distances.table, sink, slot.cache->length(slot.sequences[0])};
-  const Array out = tape.array(heads.q.array.dtype(), {B, L, H * width});
-  const View<4> results = packed(Heads{{}, 0, H, width}.view_of(out));
-  options.alignment = Alignment::bottom_right;
-  std::vector<float> sinks(sink ? static_cast<size_t>(sink.data().count()) : 0);
-  if (sink) ops::convert(sink.data().flat(), View<2>(sinks.data(), {1, sink.data().count()}));
-  options.sink = sinks;
-  Array lse;
-  if (trace) lse = Array(out.dtype() == DType::float64 ? DType::float64 : DType::float32, {H, B * L});
-  const View<3> lse_of_all = trace ? View<3>(lse.data(), lse.dtype(), {1, H, B * L}) : View<3>();
-  if (distances.table) attend_by_distance(heads, slot, starts, distances, results, lse_of_all, options);
-  else attend_at_once(heads, slot, starts, results, lse_of_all, options);
-  if (trace) trace->lse = sequences_first(lse, B, H, L);
-  if (trace && distances.table) trace->options.bias = options.bias;
-  return tape.result("attention", out, {});
-}
-
 }  // namespace
-
-std::vector<int64_t> CacheSlot::positions(std::span<const int64_t> cu_seqlens) const {
-  Checker checker("CacheSlot");
-  checker.require(!cu_seqlens.empty() && cu_seqlens[0] == 0 && std::is_sorted(cu_seqlens.begin(), cu_seqlens.end()),
-                  "cu_seqlens must rise from 0 to the number of new tokens");
-  const auto B = static_cast<int64_t>(cu_seqlens.size()) - 1;
-  if (cache) check_sequences(checker, *this, B);
-  checker.done();
-  std::vector<int64_t> all(static_cast<size_t>(cu_seqlens.back()));
-  for (int64_t b = 0; b < B; ++b)
-    std::iota(all.begin() + cu_seqlens[b], all.begin() + cu_seqlens[b + 1], cache ? cache->length(sequences[b]) : 0);
-  return all;
-}
 
 RecordedAttention AttentionTrace::recorded(std::string layer_name) const {
   if (!q.array || !k.array || !lse)
@@ -475,9 +354,10 @@ Value MultiHeadAttention::operator()(Tape& tape, const Value& x, const Attention
       options.bias = distances.view(0, L, keys);
     }
   }
-  Value seen = inputs.cache.cache
-                   ? attend_cached(tape, heads, inputs.cache, options, distances, sink_, inputs.trace)
-                   : attend(tape, heads, options, bias, distances.table, sink_, inputs.trace, inputs.sequence);
+  const bool continues = inputs.cache.cache && !inputs.sequence;
+  Value seen = continues ? attend_cached(tape, heads, inputs.cache, options, distances, sink_, inputs.trace)
+                         : attend(tape, heads, options, bias, distances.table, sink_, inputs.trace, inputs.sequence);
+  if (inputs.cache.cache && inputs.sequence) append_shared(heads, inputs.cache);
   if (inputs.gates) seen = scale_heads(tape, seen, inputs.gates);
   if (options_.gate) seen = multiply(tape, seen, sigmoid(tape, gate(tape, in)));
   return output(tape, seen, inputs.residual);

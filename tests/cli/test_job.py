@@ -144,6 +144,10 @@ def test_texts_and_losses_of_ranks_that_share_layers(job):
                 continue
             said = launch(job, ranks, *write, "--tensor-parallel", ranks, stream="stdout")
             assert said == alone if not precision else said.startswith("The cat"), f"{ranks} {precision}"
+    for ranks, grid in ((3, ["--sequence-parallel", "3"]), (4, ["--sequence-parallel", "2", "--tensor-parallel", "2"])):
+        write = ["generate", model, "--file", "text.txt", "--context", "4000", "--temperature", "0", "--max-new-tokens",
+                 "20"]
+        assert launch(job, ranks, *write, *grid, stream="stdout") == job.run(*write).stdout, grid
     job.run("quantize", model, "--to", "int8", "--out", "model.gguf")
     job.run("quantize", model, "--to", "int8", "--out", "packed")
     for folder in ("model.gguf", "packed"):  # each rank takes its codes and scales
@@ -163,6 +167,7 @@ def test_texts_and_losses_of_ranks_that_share_layers(job):
     (2, ["generate", "model", "--tensor-parallel", "3"], "--tensor-parallel 3 needs 3 processes, and there are 2"),
     (2, ["generate", "model", "--prompt", "a"], "--tensor-parallel 2 makes them work together"),
     (2, ["generate", "model", "--interactive", "--tensor-parallel", "2"], "ranks share one text"),
+    (2, ["generate", "model", "--num-beams", "2", "--temperature", "0", "--sequence-parallel", "2"], "without beams"),
     (2, ["eval", "model", "-", "--tensor-parallel", "2"], "ranks cannot share standard input"),
     (2, ["eval", "model", "text.txt", "--sequence-parallel", "2", "--kv-cache", "int8"], "--kv-cache is for ranks"),
     (9, ["generate", "model", "--prompt", "a", "--tensor-parallel", "9"], "9 ranks cannot share the 8 heads"),

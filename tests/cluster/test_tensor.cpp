@@ -325,7 +325,75 @@ TEST(ClusterTensor, TextsAreThoseOfOneProcess) {
   }
 }
 
+/// Ranks that share the tokens of a text, and perhaps the layers: prompts that they divide, and that are too short, and
+/// new tokens that one rank after the other keeps.
+TEST(ClusterTensor, TextsWithASharedCache) {
+  for (const auto& [name, given] : models_to_share()) {
+    models::Config config = given;
+    config.context = 400;
+    if (!config.causal || config.positions == models::PositionEncoding::alibi ||
+        config.positions == models::PositionEncoding::relative)
+      continue;
+    const models::Model whole = model_of(config, nullptr);
+    for (const int64_t length : {3, 250}) {
+      const std::vector<int64_t> prompt = some_tokens(length, 23);
+      generate::GenerateOptions options = {.sampling = {.temperature = 0.8}, .max_new_tokens = 20};
+      const std::vector<int64_t> expected = generate::generate(whole, prompt, options).tokens;
+      for (const cluster::GridShape& shape : {cluster::GridShape{1, 0, 1}, {1, 2, 2}, {1, 3, 2}}) {
+        const int n = shape.sequence == 0 ? world().size() : shape.sequence * shape.tensor;
+        const auto ranks = n <= world().size() ? first_grid(n, shape) : nullptr;
+        if (!ranks) continue;
+        const models::Model model = model_of(config, ranks.get());
+        options.sequence_ranks = &ranks->sequence();
+        EXPECT_EQ(generate::generate(model, prompt, options).tokens, expected)
+            << name << ", " << length << " tokens, " << shape.sequence << " x " << shape.tensor;
+      }
+    }
+  }
+}
+
+/// Each rank has about as many keys and values as the others.
+TEST(ClusterTensor, ASharedCacheIsDivided) {
+  models::Config config = config_of("llama");
+  config.context = 2000;
+  const models::Model model = model_of(config, nullptr, nn::Precision::bfloat16);
+  models::ModelCache whole = model.new_cache(), shared = model.new_shared_cache(world());
+  models::Batch batch{.tokens = some_tokens(1792, 23), .sequences = 1, .length = 1792};
+  const auto last = [&](models::ModelCache& cache) {
+    autograd::Tape tape;
+    return numbers(model.forward(tape, batch, {.cache = &cache, .last_only = true}).data());
+  };
+  const Values expected = last(whole), got = last(shared);
+  for (size_t n = 0; n < expected.size(); ++n) EXPECT_NEAR(got[n], expected[n], 0.05);
+  EXPECT_EQ(shared.length(), 1792);
+  EXPECT_LE(shared.bytes(), whole.bytes() / world().size() * 3 / 2);
+  batch = {.tokens = {5}, .sequences = 1, .length = 1};
+  const Values next = last(whole), of_ranks = last(shared);
+  for (size_t n = 0; n < next.size(); ++n) EXPECT_NEAR(of_ranks[n], next[n], 0.05);
+  if (world().size() == 1) return;
+  EXPECT_THROW(shared.truncate(5), Error);
+  EXPECT_THROW(shared.fork(0, 5), Error);
+  shared.truncate(0);
+  EXPECT_EQ(shared.length(), 0);
+}
+
 // -------------------------------------------------------------------------------------------------------------- errors
+
+TEST(ClusterTensor, CachesThatRanksCannotShare) {
+  models::Config window = config_of("llama"), alibi = window, both = window;
+  window.window = 8;
+  alibi.positions = models::PositionEncoding::alibi;
+  models::set_mixers(both, "linear");
+  for (const models::Config& config : {window, alibi, both}) {
+    const std::string error = error_of([&] { model_of(config, nullptr).new_shared_cache(world()); });
+    EXPECT_NE(error.find("without windows, ALiBi and relative positions"), std::string::npos) << error;
+  }
+  const models::Model model = model_of(config_of("llama"), nullptr);
+  generate::GenerateOptions beams = {.max_new_tokens = 2, .sequence_ranks = &world()};
+  beams.beam.num_beams = 2;
+  const std::vector<int64_t> prompt = {1, 2};
+  EXPECT_NE(error_of([&] { generate::generate(model, prompt, beams); }).find("without beams"), std::string::npos);
+}
 
 TEST(ClusterTensor, WhatRanksCannotShare) {
   if (world().size() == 1) return;
