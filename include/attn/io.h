@@ -16,6 +16,7 @@
 // then the data (the format's own rules: no holes, no overlap, N <= 100,000,000).
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -84,6 +85,9 @@ struct NamedTensor {
   std::vector<int64_t> shape = {};
   const void* data = nullptr;
   std::vector<int64_t> stride = {};  ///< in elements, one per axis; empty = dense row-major; not for booleans
+  /// In place of data, of a dense tensor that need not be in memory before: returns it whenever it is read, valid until
+  /// the next tensor is.
+  std::function<const void*()> load = {};
 };
 
 /// The bytes of a dense tensor. Throws Error where format_safetensors() would.

@@ -190,8 +190,8 @@ class Trainer {
   StepReport step();
   /// Validates and updates best_score(). Throws Error without a validation.
   Validation validate();
-  /// Writes a checkpoint, as the best one if the last validation was the best. Rank 0 writes it, and holds all moments
-  /// while it does. The file does not depend on the number of ranks.
+  /// Writes a checkpoint, as the best one if the last validation was the best. Rank 0 writes it. It holds all
+  /// moments of its part of the model while it does, and one whole tensor. The file does not depend on the ranks.
   void save();
 
   int64_t steps_done() const { return step_; }
@@ -220,7 +220,7 @@ class Trainer {
   double run_batch(uint64_t number, double loss_scale, double& tokens, double& seconds);
   const cluster::RankGrid& ranks() const;
   bool overlaps() const;
-  std::vector<io::NamedTensor> whole_tensors(std::vector<io::NamedTensor> tensors, std::vector<Array>& copies) const;
+  void write_checkpoint(std::vector<io::NamedTensor> tensors, const std::string& state);
   double run_forward(autograd::Tape& tape, uint64_t number, std::optional<BatchLoss>& batch, double& seconds);
   void run_backward(autograd::Tape& tape, const BatchLoss& batch, double loss_scale, double& seconds);
   double accumulate_gradients(StepReport& report);

@@ -168,6 +168,44 @@ def case_transformers():
         torch.testing.assert_close(x.grad, expected[name], rtol=1e-7, atol=1e-8, msg=lambda text: f"{name}: {text}")
 
 
+class Attentive(torch.nn.Module):
+    """A layer whose sequence the ranks of a group share."""
+
+    def __init__(self, group=None):
+        super().__init__()
+        torch.manual_seed(2)
+        self.group = group
+        self.qkv, self.out = (torch.nn.Linear(H * D, width, dtype=torch.float64) for width in (3 * H * D, H * D))
+
+    def forward(self, x):
+        q, k, v = (part.unflatten(-1, (H, D)) for part in self.qkv(x).chunk(3, -1))
+        attend = distributed.ring_flash_attn_func if self.group else attention_cpp.flash_attn.flash_attn_func
+        more = {"group": self.group} if self.group else {}
+        return self.out(attend(q, k, v, causal=True, **more).flatten(-2))
+
+
+def case_wrappers():
+    """Batches and sequences over ranks at a time: DistributedDataParallel and FSDP around a model whose sequences a
+    group shares. Both average the gradients of all ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    groups = [dist.new_group([first, first + 1]) for first in range(0, size, 2)]  # all ranks make all of them
+    batches = draw(size // 2, B, 24, H * D, seed=3)
+    whole = Attentive()
+    for x in batches:
+        whole(x).sin().sum().backward()
+    mine = batches[rank // 2].chunk(2, 1)[rank % 2]
+    for wrap in (torch.nn.parallel.DistributedDataParallel,
+                 lambda model: fully_shard(model, mesh=init_device_mesh("cpu", (size,)))):
+        model = wrap(Attentive(groups[rank // 2]))
+        model(mine).sin().sum().backward()
+        for (name, x), expected in zip(model.named_parameters(), whole.parameters()):
+            gradient = x.grad.full_tensor() if hasattr(x.grad, "full_tensor") else x.grad
+            torch.testing.assert_close(gradient, expected.grad / size, **CLOSE, msg=lambda text: f"{name}: {text}")
+
+
 def case_ulysses():
     rank, size = dist.get_rank(), dist.get_world_size()
     heads = 2 * size

@@ -35,6 +35,11 @@ def test_one_and_two_ranks():
     run(2, "ring_functions", "varlen", "ulysses")
 
 
+def test_batches_and_sequences_over_ranks():
+    run(2, "wrappers")
+    run(4, "wrappers")
+
+
 def test_a_model_of_transformers():
     pytest.importorskip("transformers")
     run(2, "transformers")

@@ -260,8 +260,13 @@ void check_tensor(TensorChecker& checker, const NamedTensor& tensor) {
     return;
   const int64_t bytes = bytes_of(tensor.dtype, shape);
   if (!checker.require(bytes >= 0, [&] { return "shape " + to_text(shape) + " has more than 2^63 - 1 bytes"; }) ||
-      !checker.require(bytes == 0 || tensor.data, [] { return "has no data"; }) || bytes == 0)
+      !checker.require(bytes == 0 || tensor.data || tensor.load, [] { return "has no data"; }) || bytes == 0)
     return;
+  if (tensor.load) {
+    checker.require(!tensor.data && tensor.stride.empty() && tensor.dtype != DType::boolean,
+                    [] { return "is loaded, and must have no data and strides and not be boolean"; });
+    return;
+  }
   if (!tensor.stride.empty()) {
     checker.require(tensor.stride.size() == shape.size() && tensor.dtype != DType::boolean, [&] {
       return "strides " + to_text(tensor.stride) + " do not fit shape " + to_text(shape) +
@@ -286,8 +291,8 @@ std::string entry_of(const NamedTensor& tensor, int64_t begin, int64_t end) {
 /// Hands over the elements of a tensor in order; rows along the last axis are the pieces that are copied at once.
 void write_elements(const NamedTensor& tensor, const Sink& sink) {
   const int64_t element = size_of(tensor.dtype), bytes = bytes_of(tensor.dtype, tensor.shape);
-  const auto* data = static_cast<const char*>(tensor.data);
   if (bytes == 0) return;
+  const auto* data = static_cast<const char*>(tensor.load ? tensor.load() : tensor.data);
   if (tensor.stride.empty() || tensor.shape.empty()) return sink({data, static_cast<size_t>(bytes)});
   constexpr size_t kPiece = size_t{1} << 20;
   const size_t last = tensor.shape.size() - 1;
@@ -497,7 +502,8 @@ std::string_view bytes_of(const NamedTensor& tensor) {
   check_tensor(tensor_checker, tensor);
   tensor_checker.require(tensor.stride.empty(), [] { return "has strides: its bytes are apart"; });
   checker.done();
-  return {static_cast<const char*>(tensor.data), static_cast<size_t>(bytes_of(tensor.dtype, tensor.shape))};
+  return {static_cast<const char*>(tensor.load ? tensor.load() : tensor.data),
+          static_cast<size_t>(bytes_of(tensor.dtype, tensor.shape))};
 }
 
 std::string format_safetensors(std::span<const NamedTensor> tensors,

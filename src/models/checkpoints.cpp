@@ -270,8 +270,9 @@ void Checkpoints::save(int64_t step, std::span<const io::NamedTensor> tensors, c
     const std::string_view content = io::bytes_of(tensor);
     sums[tensor.name] = {io::crc32(content), static_cast<int64_t>(content.size())};
   }
-  const std::string bytes =
-      io::format_safetensors(tensors, {{"format", kFormat}, {"state", state}, {"crc32", hex(checksum(state, sums))}});
+  const std::map<std::string, std::string> metadata = {
+      {"format", kFormat}, {"state", state}, {"crc32", hex(checksum(state, sums))}};
+  io::format_safetensors({}, metadata);  // throws for a state that no file can hold, before anything is written
   const auto path_of = [&](const std::string& name) { return directory_ + "/" + name; };
   const auto is_there = [&](const std::string& name) {
     std::error_code unknown;
@@ -293,7 +294,7 @@ void Checkpoints::save(int64_t step, std::span<const io::NamedTensor> tensors, c
     manifest.files.push_back(name);
     write_manifest(directory_, manifest);
   }
-  io::write_file(path_of(name), bytes);
+  io::write_safetensors(path_of(name), tensors, metadata);
   if (manifest.last != name) manifest.previous = manifest.last;
   manifest.last = name;
   if (best || manifest.best.empty()) manifest.best = name;
@@ -349,7 +350,7 @@ auto read_first(const std::string& directory, std::string_view which, std::vecto
 
 Checkpoint Checkpoints::load(std::string_view which, std::vector<std::string>* notes) const {
   return read_first(directory_, which, notes, [](const std::string& path) {
-    File file(path, io::Safetensors::read(path));
+    File file(path, io::Safetensors::open(path));
     file.verify();
     const std::string state = file.field("state");  // before the tensors are moved, and the metadata with them
     return Checkpoint{path, file.step(), std::move(file.tensors()), state};

@@ -13,62 +13,111 @@ namespace {
 
 bool is_finite(double x) { return x - x == 0; }
 
-/// The ranges of a slice that each rank has.
-std::vector<std::vector<nn::IndexRange>> gather_ranges(cluster::Communicator& ranks, const nn::Slice& slice) {
-  std::vector<std::vector<nn::IndexRange>> all;
-  for (const std::string& bytes : cluster::gather(
-           ranks, {reinterpret_cast<const char*>(slice.ranges.data()), slice.ranges.size() * sizeof(nn::IndexRange)})) {
-    all.emplace_back(bytes.size() / sizeof(nn::IndexRange));
-    std::memcpy(all.back().data(), bytes.data(), bytes.size());
+/// Parameters and moments of which tensor ranks have slices, one at a time on rank 0: no rank needs memory for all.
+class Slices {
+ public:
+  /// `tensors` are those of this rank, the same on all, and borrowed.
+  Slices(cluster::Communicator& ranks, const nn::Parameters& parameters, std::vector<io::NamedTensor>& tensors)
+      : ranks_(ranks), tensors_(tensors) {
+    std::vector<nn::IndexRange> mine;
+    for (const io::NamedTensor& tensor : tensors) {
+      const size_t prefix = tensor.name.starts_with("adamw.") ? std::string_view("adamw.m.").size() : 0;
+      of_.push_back(parameters.find(tensor.name.substr(prefix)));
+      mine.insert(mine.end(), of_.back()->slice.ranges.begin(), of_.back()->slice.ranges.end());
+    }
+    for (const std::string& bytes :
+         cluster::gather(ranks, {reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(nn::IndexRange)})) {
+      ranges_.emplace_back(bytes.size() / sizeof(nn::IndexRange));
+      std::memcpy(ranges_.back().data(), bytes.data(), bytes.size());
+    }
   }
-  return all;
-}
 
-/// On rank 0 of these ranks `tensor`, the rank's part of a parameter or of its moments, becomes the whole, whose memory
-/// is in `copies`.
-void collect(cluster::Communicator& ranks, const nn::Parameter& parameter, io::NamedTensor& tensor,
-             std::vector<Array>& copies) {
-  nn::Slice slice = parameter.slice;
-  const std::vector<std::vector<nn::IndexRange>> ranges = gather_ranges(ranks, slice);
-  const int64_t element = size_of(tensor.dtype);
-  if (ranks.rank() > 0) {
-    const cluster::Message mine = {0, const_cast<void*>(tensor.data), parameter.master.count() * element};
-    return ranks.start({&mine, 1}, {}, kMoments)->wait();
+  /// On rank 0: the tensors, whose slices come from the other ranks when they are read, until finish().
+  std::vector<io::NamedTensor> whole() {
+    std::vector<io::NamedTensor> all = tensors_;
+    size_t next = 0;  // among the ranges
+    for (size_t n = 0; n < all.size(); next += of_[n]->slice.ranges.size(), ++n) {
+      if (of_[n]->slice.ranges.empty()) continue;
+      all[n].shape = of_[n]->whole_shape;
+      all[n].data = nullptr;
+      all[n].load = [this, n, next] { return collect(n, next); };
+    }
+    return all;
   }
-  const Array whole(tensor.dtype, parameter.whole_shape, false);
-  std::vector<Array> parts;
-  std::vector<cluster::Message> received;
-  for (int rank = 0; rank < ranks.size(); ++rank) {
-    slice.ranges = ranges[static_cast<size_t>(rank)];
-    parts.emplace_back(tensor.dtype, slice.shape_of(parameter.whole_shape), false);
-    if (rank > 0) received.push_back({rank, parts.back().data(), parts.back().count() * element});
-    else std::memcpy(parts[0].data(), tensor.data, static_cast<size_t>(parts[0].count() * element));
+  void finish() { announce(kNone); }
+
+  /// On the other ranks: sends what rank 0 reads, until finish().
+  void serve() {
+    for (int64_t n = announce(0); n != kNone; n = announce(0)) {
+      const cluster::Message mine = {0, const_cast<void*>(tensors_[n].data), bytes_of(of_[n]->master.shape(), n)};
+      ranks_.start({&mine, 1}, {}, kMoments)->wait();
+    }
   }
-  ranks.start({}, received, kMoments)->wait();
-  for (int rank = 0; rank < ranks.size(); ++rank) {
-    slice.ranges = ranges[static_cast<size_t>(rank)];
-    put_slice(parts[static_cast<size_t>(rank)], slice, whole);
+
+ private:
+  static constexpr int64_t kNone = -1;
+
+  /// What rank 0 says.
+  int64_t announce(int64_t n) {
+    std::vector<int64_t> all(ranks_.size());
+    ranks_.all_gather(&n, sizeof n, all.data());
+    return all[0];
   }
-  copies.push_back(whole);
-  tensor.shape = whole.shape();
-  tensor.data = whole.data();
-}
+
+  int64_t bytes_of(const std::vector<int64_t>& shape, size_t n) const {
+    int64_t bytes = size_of(tensors_[n].dtype);
+    for (const int64_t extent : shape) bytes *= extent;
+    return bytes;
+  }
+
+  const void* collect(size_t n, size_t first_range) {
+    announce(static_cast<int64_t>(n));
+    const nn::Parameter& parameter = *of_[n];
+    whole_ = Array(tensors_[n].dtype, parameter.whole_shape, false);
+    nn::Slice slice = parameter.slice;
+    for (int rank = 0; rank < ranks_.size(); ++rank) {
+      const auto from = ranges_[static_cast<size_t>(rank)].begin() + static_cast<int64_t>(first_range);
+      slice.ranges.assign(from, from + std::ssize(parameter.slice.ranges));
+      const std::vector<int64_t> shape = slice.shape_of(parameter.whole_shape);
+      if (rank == 0) {
+        put_slice(Array(whole_.dtype(), shape, {std::shared_ptr<void>(), const_cast<void*>(tensors_[n].data)}), slice,
+                  whole_);
+        continue;
+      }
+      const Array part(whole_.dtype(), shape, false);
+      const cluster::Message theirs = {rank, part.data(), bytes_of(shape, n)};
+      ranks_.start({}, {&theirs, 1}, kMoments)->wait();
+      put_slice(part, slice, whole_);
+    }
+    return whole_.data();
+  }
+
+  cluster::Communicator& ranks_;
+  std::vector<io::NamedTensor>& tensors_;
+  std::vector<const nn::Parameter*> of_;
+  std::vector<std::vector<nn::IndexRange>> ranges_;  // of each rank, of all tensors
+  Array whole_;
+};
 
 }  // namespace
 
-/// On rank 0: what its tensor ranks have of these parameters and moments, put together. All ranks with moments on their
-/// place 0 of the other axes take part.
-std::vector<io::NamedTensor> Trainer::whole_tensors(std::vector<io::NamedTensor> tensors,
-                                                    std::vector<Array>& copies) const {
+void Trainer::write_checkpoint(std::vector<io::NamedTensor> tensors, const std::string& state) {
+  const bool keep = options_.keep_every > 0 && step_ % options_.keep_every == 0;
+  const auto write = [&](std::span<const io::NamedTensor> all) {
+    models::Checkpoints(directory_).save(step_, all, state, is_best_, keep);
+  };
   cluster::Communicator& tensor = ranks().tensor();
-  if (tensor.size() == 1 || ranks().replicas().rank() > 0) return tensors;
-  for (io::NamedTensor& part : tensors) {
-    const size_t prefix = part.name.starts_with("adamw.") ? std::string_view("adamw.m.").size() : 0;
-    const nn::Parameter& parameter = *parameters_.find(part.name.substr(prefix));
-    if (parameter.slice.ranges.empty()) continue;
-    collect(tensor, parameter, part, copies);
+  if (ranks().replicas().rank() > 0) return;
+  if (tensor.size() == 1) return write(tensors);
+  Slices slices(tensor, parameters_, tensors);
+  if (tensor.rank() > 0) return slices.serve();
+  try {
+    write(slices.whole());
+  } catch (...) {
+    slices.finish();
+    throw;
   }
-  return tensors;
+  slices.finish();
 }
 
 void Trainer::save() {
@@ -76,8 +125,6 @@ void Trainer::save() {
   SavedMoments moments = optimizer_->saved_moments();
   std::vector<io::NamedTensor> tensors = parameters_.tensors();
   for (io::NamedTensor& tensor : moments.tensors) tensors.push_back(std::move(tensor));
-  std::vector<Array> copies;
-  tensors = whole_tensors(std::move(tensors), copies);
   OrderedJson state = {{"step", step_},
                        {"updates", optimizer_->updates()},
                        {"options", decisive(options_, parameters_.options().precision)}};
@@ -87,10 +134,7 @@ void Trainer::save() {
     state["metric"] = name_of(metric_);
   }
   state["since_best"] = since_best_;
-  const bool keep = options_.keep_every > 0 && step_ % options_.keep_every == 0;
-  cluster::on_all_ranks(ranks().all(), "checkpoint", [&] {
-    if (ranks().all().rank() == 0) models::Checkpoints(directory_).save(step_, tensors, state.dump(), is_best_, keep);
-  });
+  cluster::on_all_ranks(ranks(), "checkpoint", [&] { write_checkpoint(std::move(tensors), state.dump()); });
   saved_step_ = step_;
 }
 

@@ -1,4 +1,4 @@
-// The loop: one update, validation, checkpoints, resuming.
+// The loop: options, one update, validation. checkpoint.cpp saves and resumes.
 #include <algorithm>
 #include <charconv>
 #include <chrono>
