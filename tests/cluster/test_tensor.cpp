@@ -325,6 +325,18 @@ TEST(ClusterTensor, TextsAreThoseOfOneProcess) {
   }
 }
 
+/// The logits after a prompt, and after one more token.
+Values logits_of(const models::Model& model, models::ModelCache cache, const std::vector<int64_t>& prompt) {
+  Values all;
+  for (const std::vector<int64_t>& tokens : {prompt, {7}}) {
+    autograd::Tape tape;
+    const models::Batch batch{.tokens = tokens, .sequences = 1, .length = std::ssize(tokens)};
+    const Values last = numbers(model.forward(tape, batch, {.cache = &cache, .last_only = true}).data());
+    all.insert(all.end(), last.begin(), last.end());
+  }
+  return all;
+}
+
 /// Ranks that share the tokens of a text, and perhaps the layers: prompts that they divide, and that are too short, and
 /// new tokens that one rank after the other keeps.
 TEST(ClusterTensor, TextsWithASharedCache) {
@@ -339,12 +351,15 @@ TEST(ClusterTensor, TextsWithASharedCache) {
       const std::vector<int64_t> prompt = some_tokens(length, 23);
       generate::GenerateOptions options = {.sampling = {.temperature = 0.8}, .max_new_tokens = 20};
       const std::vector<int64_t> expected = generate::generate(whole, prompt, options).tokens;
+      const Values logits = logits_of(whole, whole.new_cache(), prompt);
       for (const cluster::GridShape& shape : {cluster::GridShape{1, 0, 1}, {1, 2, 2}, {1, 3, 2}}) {
         const int n = shape.sequence == 0 ? world().size() : shape.sequence * shape.tensor;
         const auto ranks = n <= world().size() ? first_grid(n, shape) : nullptr;
         if (!ranks) continue;
         const models::Model model = model_of(config, ranks.get());
         options.sequence_ranks = &ranks->sequence();
+        EXPECT_TRUE(close_float64(logits_of(model, model.new_shared_cache(ranks->sequence()), prompt), logits))
+            << name << ", " << length << " tokens, " << shape.sequence << " x " << shape.tensor;
         EXPECT_EQ(generate::generate(model, prompt, options).tokens, expected)
             << name << ", " << length << " tokens, " << shape.sequence << " x " << shape.tensor;
       }
