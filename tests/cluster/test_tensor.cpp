@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 
 #include "attn/autograd_ranks.h"
 #include "attn/generate.h"
@@ -28,6 +29,9 @@ models::Config config_of(const std::string& family) {
   config.dropout = 0.1;
   return config;
 }
+
+/// The smallest number of ranks that share a model: with ATTN_QUICK all ranks do, where they do not yield their cores.
+int fewest_ranks() { return std::getenv("ATTN_QUICK") ? world().size() : 1; }
 
 /// What differs in how ranks share it.
 std::vector<std::pair<std::string, models::Config>> models_to_share() {
@@ -197,7 +201,7 @@ TEST(ClusterTensor, GridsHaveThreeAxes) {
 TEST(ClusterTensor, ModelsAreTrainedAsByOneProcess) {
   for (const auto& [name, config] : models_to_share()) {
     const Trained expected = train(config, nullptr);
-    for (int n = 1; n <= world().size(); ++n)
+    for (int n = fewest_ranks(); n <= world().size(); ++n)
       if (const auto ranks = first_grid(n, kShape))
         expect_near(name + ", " + std::to_string(n) + " ranks", config, train(config, ranks.get()), expected, *ranks);
   }
@@ -317,7 +321,7 @@ TEST(ClusterTensor, TextsAreThoseOfOneProcess) {
     const generate::GenerateOptions options = {.sampling = {.temperature = 0.8}, .max_new_tokens = 12};
     const models::Model whole = model_of(config, nullptr);
     const std::vector<int64_t> expected = generate::generate(whole, prompt, options).tokens;
-    for (int n = 2; n <= world().size(); ++n)
+    for (int n = std::max(2, fewest_ranks()); n <= world().size(); ++n)
       if (const auto ranks = first_grid(n, kShape)) {
         const models::Model model = model_of(config, ranks.get());
         EXPECT_EQ(generate::generate(model, prompt, options).tokens, expected) << name << ", " << n << " ranks";
