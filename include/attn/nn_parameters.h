@@ -72,6 +72,9 @@ void put_slice(const Array& part, const Slice& slice, const Array& whole);
 /// Which of n indices one of several ranks has: about as many as the others, and if there are many, a multiple of a
 /// power of two up to 256.
 IndexRange share_of(int64_t n, int rank, int ranks);
+inline IndexRange share_of(int64_t n, const cluster::Communicator& ranks) {
+  return share_of(n, ranks.rank(), ranks.size());
+}
 
 /// The heads of a layer that one of several ranks has: whole groups of query heads with their key/value head or, if
 /// there are more ranks than these, some query heads of a group. Throws Error for more ranks than query heads.
@@ -173,6 +176,8 @@ class Parameters {
   explicit Parameters(const Options& options, ParameterSource source = random_parameter);
 
   const Options& options() const { return options_; }
+  /// Options::tensor_ranks; null where this process has the whole.
+  cluster::Communicator* tensor_ranks() const;
   /// The type of activations and products.
   DType dtype() const;
   const std::deque<Parameter>& all() const { return all_; }
@@ -220,8 +225,7 @@ class Scope {
   std::string name() const { return prefix_.substr(0, prefix_.empty() ? 0 : prefix_.size() - 1); }
   DType dtype() const { return parameters_->dtype(); }
   const LoraOptions& lora() const { return parameters_->options().lora; }
-  /// The ranks that share the layers; null where this process has the whole.
-  cluster::Communicator* tensor_ranks() const;
+  cluster::Communicator* tensor_ranks() const { return parameters_->tensor_ranks(); }
 
   /// Makes the parameter of this name, of which this rank has a slice. Throws Error for a name that exists or has an
   /// empty component, for an extent below 1 and for an array of more than 2^63 bytes.

@@ -438,7 +438,7 @@ Generated generate(const models::Model& model, std::span<const int64_t> prompt, 
     return ranks ? *ranks : cluster::one_rank();
   };
   Generated result;
-  cluster::on_all_ranks(ranks_or_one(model.parameters().options().tensor_ranks), "generate", [&] {
+  cluster::on_all_ranks(ranks_or_one(model.parameters().tensor_ranks()), "generate", [&] {
     cluster::on_all_ranks(ranks_or_one(options.sequence_ranks), "generate", [&] { result = run(); });
   });
   return result;

@@ -285,8 +285,7 @@ void Model::make_head(const nn::Scope& root, int64_t width) {
   if (config_.classes)
     head_ = nn::Linear(root / "head", width, config_.classes, {.bias = config_.pooling != ClassifierPooling::last});
   nn::Slice of_logits;
-  if (const cluster::Communicator* ranks = root.tensor_ranks())
-    of_logits.ranges = {nn::share_of(config_.vocab_size, ranks->rank(), ranks->size())};
+  if (root.tensor_ranks()) of_logits.ranges = {nn::share_of(config_.vocab_size, *root.tensor_ranks())};
   if (!tied && !config_.classes)
     head_ = nn::Linear(root / "head", width, config_.vocab_size, {.bias = config_.head_bias, .slice = of_logits});
   if (tied && config_.head_bias)

@@ -316,7 +316,7 @@ void Model::check_call(const Tape& tape, const Batch& batch, const ForwardOption
              " attention layers, must be " + text(attention_count(config_)) + ": those of attention_layers()";
     });
   if (options.sequence) check_shared(checker, config_, batch, options);
-  if (const cluster::Communicator* ranks = owned().options().tensor_ranks; ranks && ranks->size() > 1)
+  if (owned().tensor_ranks())
     checker.require(
         !options.recorder && !options.traces && !options.cross_traces && !options.encoder_traces && !options.gates,
         "ranks that share the layers have no recorder, traces or gates");

@@ -252,8 +252,7 @@ Value Model::pooled(Tape& tape, const Value& x, const Batch& batch) const {
 
 /// The ranks that share the vocabulary; null where this process has all logits.
 cluster::Communicator* Model::vocabulary_ranks() const {
-  cluster::Communicator* ranks = owned().options().tensor_ranks;
-  return ranks && ranks->size() > 1 && config_.head && config_.classes == 0 ? ranks : nullptr;
+  return config_.head && config_.classes == 0 ? owned().tensor_ranks() : nullptr;
 }
 
 /// All of them, or those of this rank.
@@ -407,10 +406,9 @@ Value Model::loss(Tape& tape, const Batch& batch, const ForwardOptions& options)
     TargetLogits found = logits_of_targets(tape, batch, options, false);
     const double share = options.sequence ? share_of_targets(found, options.sequence->ranks()) : 1;
     cluster::Communicator* const ranks = vocabulary_ranks();
-    const Value mean =
-        ranks ? cross_entropy_over_ranks(tape, found.logits, found.targets, found.weights,
-                                         nn::share_of(config_.vocab_size, ranks->rank(), ranks->size()).begin, *ranks)
-              : cross_entropy(tape, found.logits, std::move(found.targets), std::move(found.weights));
+    const Value mean = ranks ? cross_entropy_over_ranks(tape, found.logits, found.targets, found.weights,
+                                                        nn::share_of(config_.vocab_size, *ranks).begin, *ranks)
+                             : cross_entropy(tape, found.logits, std::move(found.targets), std::move(found.weights));
     return scale(tape, mean, share);
   }
   check_call(tape, batch, options, true);
@@ -424,7 +422,7 @@ KVCacheConfig Model::cache_config(int64_t place) const {
   const LayerShape heads = attention_shape(config_, place);
   KVCacheConfig shape;
   shape.kv_heads = heads.kv_heads;
-  if (const cluster::Communicator* ranks = owned().options().tensor_ranks; ranks && ranks->size() > 1)
+  if (const cluster::Communicator* ranks = owned().tensor_ranks())
     shape.kv_heads = nn::share_of_heads(heads.heads, heads.kv_heads, ranks->rank(), ranks->size()).kv_heads.count();
   shape.head_dim = heads.key_width;
   shape.value_dim = heads.value_width;

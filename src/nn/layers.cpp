@@ -92,7 +92,7 @@ Embedding::Embedding(const Scope& scope, int64_t tokens, int64_t width, const Em
   tokens_ = tokens;
   if (options.shared && scope.tensor_ranks()) {
     ranks_ = scope.tensor_ranks();
-    slice.ranges = {share_of(tokens, ranks_->rank(), ranks_->size())};
+    slice.ranges = {share_of(tokens, *ranks_)};
   }
   weight = scope.variable("weight", {tokens, width}, ParameterRole::embedding, slice);
 }
@@ -115,8 +115,7 @@ Value Embedding::operator()(Tape& tape, std::vector<int64_t> ids, std::vector<in
   checker.done();
   const Value rows =
       !ranks_ ? embedding(tape, std::move(ids), weight, std::move(shape))
-              : embedding_over_ranks(tape, ids, weight, share_of(tokens_, ranks_->rank(), ranks_->size()).begin,
-                                     std::move(shape), *ranks_);
+              : embedding_over_ranks(tape, ids, weight, share_of(tokens_, *ranks_).begin, std::move(shape), *ranks_);
   return scale(tape, rows, options.scale);
 }
 
@@ -146,7 +145,7 @@ FeedForward::FeedForward(const Scope& scope, int64_t width, const FeedForwardOpt
   if (options.gated) parts = {{"gate", hidden}, {"up", hidden}};
   Slice outputs = {.axis = 0}, inputs = {.axis = 1};
   if ((ranks_ = scope.tensor_ranks())) {
-    const IndexRange own = share_of(hidden, ranks_->rank(), ranks_->size());
+    const IndexRange own = share_of(hidden, *ranks_);
     inputs.ranges = outputs.ranges = {own};
     if (options.gated) outputs.ranges.push_back({hidden + own.begin, hidden + own.end});
   }

@@ -137,6 +137,11 @@ double LoraOptions::scale() const {
 Parameters::Parameters(const Options& options, ParameterSource source)
     : options_(options), source_(std::move(source)) {}
 
+cluster::Communicator* Parameters::tensor_ranks() const {
+  cluster::Communicator* ranks = options_.tensor_ranks;
+  return ranks && ranks->size() > 1 ? ranks : nullptr;
+}
+
 DType Parameters::dtype() const {
   switch (options_.precision) {
     case Precision::bfloat16: return DType::bfloat16;
@@ -255,11 +260,6 @@ Array slice_of(const Array& given, const Variable& wanted) {
 }
 
 }  // namespace
-
-cluster::Communicator* Scope::tensor_ranks() const {
-  cluster::Communicator* ranks = parameters_->options().tensor_ranks;
-  return ranks && ranks->size() > 1 ? ranks : nullptr;
-}
 
 Value Scope::variable(std::string_view name, std::vector<int64_t> shape, ParameterRole role, const Slice& slice) const {
   Parameters& all = *parameters_;

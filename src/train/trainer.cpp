@@ -245,9 +245,9 @@ Trainer::Trainer(nn::Parameters& parameters, LossFunction loss, const TrainerOpt
   const LearningRateFactor factor =
       options.layer_decay < 1 ? layer_factors(parameters, options.layer_decay) : LearningRateFactor();
   optimizer_ = options.ranks ? shared_optimizer(*options.ranks, parameters, factor) : own_optimizer(parameters, factor);
-  const cluster::Communicator* tensor = parameters.options().tensor_ranks;
-  if ((tensor ? tensor->size() : 1) != ranks().shape().tensor)
-    throw Error("train", {"the parameters are made for " + std::to_string(tensor ? tensor->size() : 1) +
+  const int made_for = parameters.tensor_ranks() ? parameters.tensor_ranks()->size() : 1;
+  if (made_for != ranks().shape().tensor)
+    throw Error("train", {"the parameters are made for " + std::to_string(made_for) +
                           " tensor ranks, and the grid has " + std::to_string(ranks().shape().tensor)});
   if (!loss_) throw Error("train", {"there is no loss"});
   if (scales(options, parameters.options().precision)) scaler_.emplace(options.scaling);
