@@ -24,10 +24,12 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "attn/attention.h"
@@ -242,6 +244,18 @@ void synchronize(Communicator& ranks, const std::string& step);
 /// What every rank gives, in the order of ranks, on each of them: any bytes, of any number. Throws as synchronize()
 /// does.
 std::vector<std::string> gather(Communicator& ranks, const std::string& mine);
+/// The same for numbers, or structs of them.
+template <class T>
+requires std::is_trivially_copyable_v<T> std::vector<std::vector<T>> gather(Communicator& ranks,
+                                                                            const std::vector<T>& mine) {
+  std::vector<std::vector<T>> all;
+  const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(T));
+  for (const std::string& one : gather(ranks, bytes)) {
+    all.emplace_back(one.size() / sizeof(T));
+    if (!one.empty()) std::memcpy(all.back().data(), one.data(), one.size());
+  }
+  return all;
+}
 /// Throws RanksError, with two of the values, unless all give the same: a version, options, a sum of data.
 void require_same(Communicator& ranks, const std::string& what, const std::string& mine);
 /// Runs what each rank does by itself, and returns once all are done. If it throws on a rank, all throw RanksError with

@@ -171,12 +171,7 @@ double join_columns(const SharedRows& rows, const Array& losses, const Array& ls
     mine.push_back(lse.number(n));
     mine.push_back(rows.targets[r] == ops::kIgnoreIndex ? 0 : lse.number(n) - losses.number(n));
   }
-  std::vector<std::vector<double>> all;
-  for (const std::string& bytes :
-       cluster::gather(ranks, {reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(double)})) {
-    all.emplace_back(2 * R);
-    std::memcpy(all.back().data(), bytes.data(), bytes.size());
-  }
+  const std::vector<std::vector<double>> all = cluster::gather(ranks, mine);
   double loss = 0;
   std::vector<double> joint;
   for (size_t r = 0; r < R; ++r) {

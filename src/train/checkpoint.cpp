@@ -25,11 +25,7 @@ class Slices {
       of_.push_back(parameters.find(tensor.name.substr(prefix)));
       mine.insert(mine.end(), of_.back()->slice.ranges.begin(), of_.back()->slice.ranges.end());
     }
-    for (const std::string& bytes :
-         cluster::gather(ranks, {reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(nn::IndexRange)})) {
-      ranges_.emplace_back(bytes.size() / sizeof(nn::IndexRange));
-      std::memcpy(ranges_.back().data(), bytes.data(), bytes.size());
-    }
+    ranges_ = cluster::gather(ranks, mine);
   }
 
   /// On rank 0: the tensors, whose slices come from the other ranks when they are read, until finish().

@@ -50,7 +50,4 @@ std::unique_ptr<Optimizer> own_optimizer(nn::Parameters& parameters, LearningRat
 std::unique_ptr<Optimizer> shared_optimizer(const cluster::RankGrid& ranks, nn::Parameters& parameters,
                                             LearningRateFactor factor);
 
-/// The numbers of every rank, which may have any count of them.
-std::vector<std::vector<double>> gather_numbers(cluster::Communicator& ranks, const std::vector<double>& mine);
-
 }  // namespace attn::train

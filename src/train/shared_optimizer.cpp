@@ -99,7 +99,7 @@ std::vector<std::optional<double>> SharedOptimizer::squares() {
   for (const Piece& piece : pieces_)
     if (is_own(piece) && exchange_->has_sum(piece.parameter))
       own.push_back(piece.counts ? ops::sum_of_squares(own_part(sum_, piece)) : 0);
-  const std::vector<std::vector<double>> all = gather_numbers(ranks_, own);
+  const std::vector<std::vector<double>> all = cluster::gather(ranks_, own);
   std::vector<size_t> next(all.size(), 0);
   std::vector<std::optional<double>> squares(parameters_.all().size());
   for (const Piece& piece : pieces_) {
@@ -120,7 +120,7 @@ void SharedOptimizer::add_slices(std::vector<std::optional<double>>& squares) {
     mine.push_back(*squares[n]);
     squares[n] = 0;
   }
-  for (const std::vector<double>& rank : gather_numbers(tensor_ranks_, mine))
+  for (const std::vector<double>& rank : cluster::gather(tensor_ranks_, mine))
     for (size_t n = 0; n < sliced.size(); ++n) *squares[sliced[n]] += rank[n];
 }
 
@@ -212,16 +212,6 @@ void SharedOptimizer::load(const io::Safetensors& file, int64_t updates) {
 }
 
 }  // namespace
-
-std::vector<std::vector<double>> gather_numbers(cluster::Communicator& ranks, const std::vector<double>& mine) {
-  std::vector<std::vector<double>> all;
-  for (const std::string& bytes :
-       cluster::gather(ranks, {reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(double)})) {
-    all.emplace_back(bytes.size() / sizeof(double));
-    if (!bytes.empty()) std::memcpy(all.back().data(), bytes.data(), bytes.size());
-  }
-  return all;
-}
 
 std::unique_ptr<Optimizer> shared_optimizer(const cluster::RankGrid& ranks, nn::Parameters& parameters,
                                             LearningRateFactor factor) {

@@ -3,7 +3,6 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -363,7 +362,7 @@ double Trainer::run_forward(Tape& tape, uint64_t number, std::optional<BatchLoss
     seconds += seconds_since(start);
   });
   if (is_whole) return value;
-  const std::vector<std::vector<double>> parts = gather_numbers(ranks().sequence(), {value});
+  const std::vector<std::vector<double>> parts = cluster::gather(ranks().sequence(), std::vector{value});
   value = 0;
   for (const std::vector<double>& part : parts) value += part[0];
   cluster::on_all_ranks(ranks(), "the loss", check_value);
@@ -415,7 +414,7 @@ double Trainer::accumulate_gradients(StepReport& report) {
     const double loss = run_batch(first + static_cast<uint64_t>(batch), report.loss_scale, own[0], own[1]);
     own.push_back(loss);
   }
-  add_batches(gather_numbers(ranks().all(), own), options_, report);
+  add_batches(cluster::gather(ranks().all(), own), options_, report);
 
   const bool may_be_skipped = options_.skip_nonfinite || (scaler_ && scaler_->can_back_off());
   double total = 0;
@@ -469,9 +468,7 @@ Validation Trainer::validate() {
   if (!validation_) throw Error("train", {"there is no validation"});
   Validation result;
   cluster::on_all_ranks(ranks(), "validation", [&] { result = validation_(); });
-  const std::string first =
-      cluster::gather(ranks().all(), {reinterpret_cast<const char*>(&result), sizeof result}).front();
-  std::memcpy(&result, first.data(), sizeof result);
+  result = cluster::gather(ranks().all(), std::vector{result})[0][0];
   metric_ = result.metric;
   const double score = result.metric == Metric::loss ? result.loss : result.score;
   is_best_ = std::isnan(best_score_) ? !std::isnan(score)
