@@ -65,9 +65,9 @@ struct Slice {
 
   std::vector<int64_t> shape_of(std::vector<int64_t> whole) const;  ///< of the part
 };
-/// Copies the part out of the whole, of one type,
-void take_slice(const Array& whole, const Slice& slice, const Array& part);
-/// and back.
+/// The part of the whole: a copy or, without ranges, the same memory.
+Array slice_of(const Array& whole, const Slice& slice);
+/// Copies a part to its place in the whole, of one type.
 void put_slice(const Array& part, const Slice& slice, const Array& whole);
 /// Which of n indices one of several ranks has: about as many as the others, and if there are many, a multiple of a
 /// power of two up to 256.

@@ -61,11 +61,7 @@ nn::ParameterData quantized(const nn::Variable& wanted, const Array& array, cons
   if (!options.quantization) return array;
   const std::optional<ops::QuantizeOptions> how = quantization_of(wanted, config, *options.quantization);
   if (!how) return array;
-  Array part = array;
-  if (array.shape() == wanted.shape && !wanted.slice.ranges.empty()) {
-    part = Array(array.dtype(), wanted.slice.shape_of(wanted.shape), false);
-    nn::take_slice(array, wanted.slice, part);
-  }
+  const Array part = array.shape() == wanted.shape ? nn::slice_of(array, wanted.slice) : array;
   try {
     return ops::PackedMatrix(ops::quantize(part.rows(), *how));
   } catch (const Error& error) {

@@ -190,7 +190,7 @@ void Parameters::add_up_gradients() {
     const Array whole(gradient.dtype(), parameter.whole_shape);
     put_slice(gradient, slice, whole);
     cluster::all_reduce(*options_.tensor_ranks, rows_from(whole, *slice.repeated_from).flat());
-    take_slice(whole, slice, gradient);
+    ops::convert(slice_of(whole, slice).flat(), gradient.flat());
   }
 }
 
@@ -247,16 +247,13 @@ Array random_parameter(const Variable& wanted, const std::function<void(const Ar
 namespace {
 
 /// The part of a source's array that is wanted: the array may be that already.
-Array slice_of(const Array& given, const Variable& wanted) {
+Array wanted_part(const Array& given, const Variable& wanted) {
   const std::vector<int64_t> part = wanted.slice.shape_of(wanted.shape);
   if (given.dtype() != wanted.dtype || (given.shape() != wanted.shape && given.shape() != part))
     throw Error("parameters", {"the source gave " + given.describe() + " for " + wanted.name + ", must be " +
                                std::string(name_of(wanted.dtype)) + " " +
                                to_string(wanted.shape.data(), static_cast<int>(wanted.shape.size()))});
-  if (given.shape() == part) return given;
-  Array taken(wanted.dtype, part, false);
-  take_slice(given, wanted.slice, taken);
-  return taken;
+  return given.shape() == part ? given : slice_of(given, wanted.slice);
 }
 
 }  // namespace
@@ -286,7 +283,7 @@ Value Scope::variable(std::string_view name, std::vector<int64_t> shape, Paramet
       parameter.master = parameter.value.data();
       return all.add(std::move(parameter));
     }
-    data = parameter.master = slice_of(content.array, wanted);
+    data = parameter.master = wanted_part(content.array, wanted);
     if (compute != wanted.dtype) {
       data = Array(compute, shape_here, false);
       ops::convert(parameter.master.flat(), data.flat());

@@ -46,7 +46,12 @@ std::vector<int64_t> Slice::shape_of(std::vector<int64_t> whole) const {
   return whole;
 }
 
-void take_slice(const Array& whole, const Slice& slice, const Array& part) { copy_slice(whole, slice, part, true); }
+Array slice_of(const Array& whole, const Slice& slice) {
+  if (slice.ranges.empty()) return whole;
+  Array part(whole.dtype(), slice.shape_of(whole.shape()), false);
+  copy_slice(whole, slice, part, true);
+  return part;
+}
 
 void put_slice(const Array& part, const Slice& slice, const Array& whole) { copy_slice(whole, slice, part, false); }
 

@@ -1,6 +1,7 @@
 // Named arrays as files hold them: the state that Parameters and AdamW save and load.
 #pragma once
 
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,7 +44,8 @@ inline void load_into(const NamedArrays& arrays, const io::Safetensors& file,
     }
     const Array whole(array.dtype(), whole_shape(n), false);
     file.copy(name, whole.dtype(), whole.shape(), whole.data());
-    take_slice(whole, (*parameters)[n].slice, array);
+    const Array part = slice_of(whole, (*parameters)[n].slice);
+    std::memcpy(array.data(), part.data(), static_cast<size_t>(part.count() * size_of(part.dtype())));
   }
 }
 

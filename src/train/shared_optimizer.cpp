@@ -187,10 +187,7 @@ namespace {
 Array part_in(const io::Safetensors& file, const std::string& name, DType dtype, const nn::Parameter& parameter) {
   const Array whole(dtype, parameter.whole_shape, false);
   file.copy(name, dtype, whole.shape(), whole.data());
-  if (parameter.slice.ranges.empty()) return whole;
-  Array part(dtype, parameter.master.shape(), false);
-  take_slice(whole, parameter.slice, part);
-  return part;
+  return slice_of(whole, parameter.slice);
 }
 
 }  // namespace

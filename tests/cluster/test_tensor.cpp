@@ -107,8 +107,7 @@ void expect_near(const std::string& what, const models::Config& config, const Tr
   EXPECT_TRUE(close_float64(got.numbers, expected.numbers)) << what;
   const models::Model model = model_of(config, &ranks);
   for (const nn::Parameter& parameter : model.parameters().all()) {
-    attn::Array part(DType::float64, parameter.master.shape());
-    take_slice(expected.parameters.at(parameter.name), parameter.slice, part);
+    const attn::Array part = slice_of(expected.parameters.at(parameter.name), parameter.slice);
     EXPECT_TRUE(close_float64(numbers(got.parameters.at(parameter.name)), numbers(part)))
         << what << ", " << parameter.name;
   }
@@ -140,9 +139,7 @@ TEST(ClusterTensor, SharesOfHeadsAreTheWhole) {
 TEST(ClusterTensor, SlicesOfBothAxes) {
   const attn::Array whole({1., 2., 3., 4., 5., 6.}, {2, 3});
   const nn::Slice rows = {.axis = 0, .ranges = {{1, 2}}}, columns = {.axis = 1, .ranges = {{0, 1}, {2, 3}}};
-  attn::Array one(DType::float64, rows.shape_of({2, 3})), two(DType::float64, columns.shape_of({2, 3}));
-  take_slice(whole, rows, one);
-  take_slice(whole, columns, two);
+  const attn::Array one = slice_of(whole, rows), two = slice_of(whole, columns);
   EXPECT_EQ(numbers(one), (Values{4, 5, 6}));
   EXPECT_EQ(numbers(two), (Values{1, 3, 4, 6}));
   const attn::Array back(DType::float64, {2, 3});
@@ -252,8 +249,7 @@ TEST(ClusterTensor, LossesOfAnEncoderAndADecoder) {
     models::Model model = model_of(config, ranks.get());
     EXPECT_TRUE(close_float64({loss_of(model)}, {expected})) << n;
     for (const nn::Parameter& parameter : model.parameters().all()) {
-      attn::Array part(DType::float64, parameter.master.shape());
-      take_slice(whole.parameters().find(parameter.name)->value.gradient(), parameter.slice, part);
+      const attn::Array part = slice_of(whole.parameters().find(parameter.name)->value.gradient(), parameter.slice);
       EXPECT_TRUE(close_float64(numbers(parameter.value.gradient()), numbers(part))) << n << " " << parameter.name;
     }
   }
@@ -300,8 +296,7 @@ TEST(ClusterTensor, AnotherGridResumes) {
         if (resumes) trainer.resume(nullptr);
         trainer.run({.stop = [&] { return !resumes && trainer.steps_done() == 2; }});
         for (const nn::Parameter& parameter : model.parameters().all()) {
-          attn::Array part(DType::float64, parameter.master.shape());
-          take_slice(expected.parameters.at(parameter.name), parameter.slice, part);
+          const attn::Array part = slice_of(expected.parameters.at(parameter.name), parameter.slice);
           if (resumes) {
             EXPECT_TRUE(close_float64(numbers(parameter.master), numbers(part))) << at << ", " << parameter.name;
           }
