@@ -212,6 +212,7 @@ struct Evaluate {
     embed.options.normalize = true;
     const attn::train::PairTexts pairs = attn::train::read_pair_texts(file);
     const int64_t count = std::ssize(pairs.first);
+    if (!job->is_shared()) catch_signals();
     Meter meter("texts", 2 * count);
     const auto on_progress = [&](int64_t before) {
       return [&meter, before](int64_t done) {
@@ -249,12 +250,11 @@ struct Evaluate {
     return static_cast<double>(of.loss(tape, tokens, {.cache = &cache}).item<float>());
   }
 
-  /// Of ranks that have some tokens each, unless there are too few.
+  /// Of ranks that have some tokens each, at both ends, unless there are too few.
   double shared_loss_of(const attn::models::Model& of, attn::autograd::Tape& tape,
                         const attn::models::Batch& tokens) const {
     attn::cluster::Communicator& ranks = job->grid().sequence();
-    constexpr int64_t kLeast = 16;  // tokens of a rank
-    if (tokens.length < kLeast * ranks.size()) return static_cast<double>(of.loss(tape, tokens).item<float>());
+    if (tokens.length < 2 * ranks.size()) return static_cast<double>(of.loss(tape, tokens).item<float>());
     const attn::autograd::SharedSequence sequence(ranks, attn::cluster::Placement::zigzag(tokens.length, ranks.size()));
     const attn::models::Batch shard = shard_of(tokens, sequence);
     double loss = static_cast<double>(of.loss(tape, shard, {.sequence = &sequence}).item<float>());
@@ -354,14 +354,14 @@ struct Evaluate {
   }
 
   void evaluate() const {
-    if (!job->is_shared()) catch_signals();  // the launcher ends all ranks at once
-    if (model.adapter.empty()) {             // which may have the head that the folder lacks
+    if (model.adapter.empty()) {  // which may have the head that the folder lacks
       const attn::models::Config config = attn::models::read_config(model.directory);
       const bool embeds = !config.head && !config.encoder_layers && !config.takes_embeddings;
       if (embeds && batch) throw UsageError("--batch has no effect on models that make vectors");
       if (embeds && flag_for_texts().empty()) return similar();
     }
     attn::models::Loaded loaded = model.load(true, job->tensor_ranks());
+    if (!job->is_shared()) catch_signals();  // the launcher ends all ranks at once
     const attn::models::Config config = loaded.model->config();
     const bool fills = !config.causal && config.head && !config.classes;
     if (fills || config.takes_embeddings)
