@@ -212,7 +212,7 @@ struct Evaluate {
     embed.options.normalize = true;
     const attn::train::PairTexts pairs = attn::train::read_pair_texts(file);
     const int64_t count = std::ssize(pairs.first);
-    if (!job->is_shared()) catch_signals();
+    catch_signals();
     Meter meter("texts", 2 * count);
     const auto on_progress = [&](int64_t before) {
       return [&meter, before](int64_t done) {
@@ -358,6 +358,8 @@ struct Evaluate {
       const attn::models::Config config = attn::models::read_config(model.directory);
       const bool embeds = !config.head && !config.encoder_layers && !config.takes_embeddings;
       if (embeds && batch) throw UsageError("--batch has no effect on models that make vectors");
+      if (embeds && parallel.is_given())
+        throw UsageError("ranks do not share models that make vectors: " + parallel.text() + " is for other models");
       if (embeds && flag_for_texts().empty()) return similar();
     }
     attn::models::Loaded loaded = model.load(true, job->tensor_ranks());

@@ -59,13 +59,14 @@ Value shared_input(Tape& tape, const Value& x, cluster::Communicator& ranks);
 /// The sum of x over the ranks, + bias + residual, as `output`. x and residual [.., C]; bias [C] float32 or float64.
 Value sum_over_ranks(Tape& tape, const Value& x, cluster::Communicator& ranks, DType output, const Value& bias = {},
                      const Value& residual = {});
-/// embedding() where the rank's table [V', C] has the rows from `first` on of a table that the ranks share.
+/// embedding() where the rank's table [V', C] has the rows from `first` on of a table that the ranks share. An id that
+/// no rank has gives zeros.
 Value embedding_over_ranks(Tape& tape, std::span<const int64_t> ids, const Value& table, int64_t first,
                            std::vector<int64_t> shape, cluster::Communicator& ranks);
 /// The columns of all ranks side by side. x [.., C], with a C of each rank.
 Value gather_columns(Tape& tape, const Value& x, cluster::Communicator& ranks);
 /// cross_entropy() where the rank's logits [R, V'], float32 or float64, are the columns from `first` on of those that
-/// the ranks share.
+/// the ranks share. Throws Error for a target that no rank has, or several.
 Value cross_entropy_over_ranks(Tape& tape, const Value& logits, const std::vector<int64_t>& targets,
                                std::vector<double> weights, int64_t first, cluster::Communicator& ranks);
 

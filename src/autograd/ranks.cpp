@@ -165,22 +165,27 @@ struct SharedRows {
 /// Makes lse that of the columns of all ranks. Returns the mean of the losses.
 double join_columns(const SharedRows& rows, const Array& losses, const Array& lse, cluster::Communicator& ranks) {
   const size_t R = rows.targets.size();
-  std::vector<double> mine;  // of each row: its lse, and the target's logit on the rank that has it
+  // Of each row: its lse; and on the rank that has the target's logit that logit and 1, on the others 0.
+  std::vector<double> mine;
   for (size_t r = 0; r < R; ++r) {
     const auto n = static_cast<int64_t>(r);
-    mine.push_back(lse.number(n));
-    mine.push_back(rows.targets[r] == ops::kIgnoreIndex ? 0 : lse.number(n) - losses.number(n));
+    const bool has_target = rows.targets[r] != ops::kIgnoreIndex;
+    mine.insert(mine.end(), {lse.number(n), has_target ? lse.number(n) - losses.number(n) : 0, double(has_target)});
   }
   const std::vector<std::vector<double>> all = cluster::gather(ranks, mine);
   double loss = 0;
   std::vector<double> joint;
   for (size_t r = 0; r < R; ++r) {
-    double largest = all[0][2 * r], sum = 0, taken = 0;
-    for (const std::vector<double>& rank : all) largest = std::max(largest, rank[2 * r]);
+    double largest = all[0][3 * r], sum = 0, taken = 0, owners = 0;
+    for (const std::vector<double>& rank : all) largest = std::max(largest, rank[3 * r]);
     for (const std::vector<double>& rank : all) {
-      sum += std::exp(rank[2 * r] - largest);
-      taken += rank[2 * r + 1];
+      sum += std::exp(rank[3 * r] - largest);
+      taken += rank[3 * r + 1];
+      owners += rank[3 * r + 2];
     }
+    if (rows.counts[r] && owners != 1)
+      throw Error("cross_entropy_over_ranks", {"targets[" + std::to_string(r) + "] is in the columns of " +
+                                               std::to_string(static_cast<int>(owners)) + " ranks, must be of one"});
     joint.push_back(largest + std::log(sum));
     if (rows.counts[r]) loss += rows.weights[r] * (joint[r] - taken);
   }

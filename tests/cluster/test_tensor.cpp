@@ -430,6 +430,21 @@ TEST(ClusterTensor, WhatRanksCannotShare) {
             std::string::npos);
 }
 
+/// A target that is in the columns of no rank, or of several, is an error on all.
+TEST(ClusterTensor, TargetsThatOneRankMustHave) {
+  const int64_t own = 4 * world().rank();
+  const Value logits(random_array(DType::float32, {2, 4}, 3));
+  autograd::Tape tape;
+  const auto error = [&](int64_t target, int64_t first) {
+    return error_of([&] { cross_entropy_over_ranks(tape, logits, {1, target}, {}, first, world()); });
+  };
+  EXPECT_EQ(error(2, own), "");
+  EXPECT_NE(error(4 * world().size(), own).find("targets[1] is in the columns of 0 ranks"), std::string::npos);
+  if (world().size() > 1) {
+    EXPECT_NE(error(2, 0).find("targets[0] is in the columns of"), std::string::npos);
+  }
+}
+
 /// Parameters and grid must have the same ranks.
 TEST(ClusterTensor, ModelsThatAreMadeForOtherRanks) {
   if (world().size() == 1) return;
