@@ -99,6 +99,12 @@ class LayerRecording {
 
 namespace {
 
+/// Of sequence b, on all ranks together.
+int64_t new_tokens(const Batch& batch, const ForwardOptions& options, size_t b) {
+  if (options.sequence) return options.sequence->placement().tokens();
+  return batch.cu_seqlens.empty() ? batch.length : batch.cu_seqlens[b + 1] - batch.cu_seqlens[b];
+}
+
 /// What a layer's attention continues. Of a cache that ranks share, one after the other keeps the next tokens.
 nn::CacheSlot slot_of(const ModelCache& cache, KVCache& layer, std::span<const int64_t> ids) {
   if (!cache.ranks()) return {.cache = &layer, .sequences = ids};
@@ -226,10 +232,7 @@ Value Model::rows(Tape& tape, const Batch& batch, const ForwardOptions& options)
     cross.finish(batch, inputs.encoder_length, first);
   }
   for (size_t b = 0; b < sequences.size(); ++b)
-    cache->lengths_[static_cast<size_t>(sequences[b])] += options.sequence ? options.sequence->placement().tokens()
-                                                          : batch.cu_seqlens.empty()
-                                                              ? batch.length
-                                                              : batch.cu_seqlens[b + 1] - batch.cu_seqlens[b];
+    cache->lengths_[static_cast<size_t>(sequences[b])] += new_tokens(batch, options, b);
   return norm_.weight ? norm_(tape, x) : x;
 }
 

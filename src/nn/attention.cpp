@@ -236,9 +236,6 @@ MultiHeadAttention::MultiHeadAttention(const Scope& scope, int64_t width, const 
   check_options(checker, "", width, options);
   checker.require(!ranks_ || options.query_key_norm != QueryKeyNorm::rows,
                   "query_key_norm is rows, a norm over all heads, which ranks that share the layer do not have");
-  checker.require(!ranks_ || ranks_->size() <= options.heads, [&] {
-    return std::to_string(ranks_->size()) + " ranks cannot share " + std::to_string(options.heads) + " heads";
-  });
   checker.done();
   if (options_.kv_heads == 0) options_.kv_heads = options_.heads;
   if (options_.head_dim == 0) options_.head_dim = width / options_.heads;
