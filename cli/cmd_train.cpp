@@ -125,7 +125,7 @@ TrainingShape shape_of(const Settings& settings, const attn::models::Config& con
           .on_machine = job.on_machine()};
 }
 
-/// "ranks: 4: 2 x 2 share the batches of an update (1 of 2 each), the layers of the model"
+/// "ranks: 2 x 2, which share the batches of an update (1 of 2 each), the heads and features of each layer"
 void describe_ranks(const attn::cluster::GridShape& shape, int64_t batches) {
   std::vector<std::string> extents, shared;
   const auto add = [&](int ranks, const std::string& what) {

@@ -1,4 +1,5 @@
-// cluster: exact attention over a sequence that is sharded over ranks, forward and backward, with every option.
+// cluster: ranks as a grid, and exact attention over a sequence that is sharded over ranks, forward and backward, with
+// every option.
 //
 // ```cpp
 // #include <cstdio>

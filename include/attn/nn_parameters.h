@@ -169,7 +169,7 @@ class Parameters {
     std::function<bool(std::string_view name)> trains = {};
     LoraOptions lora = {};
     /// Ranks that share the layers (tensor parallelism): layers with heads, hidden features or a vocabulary make a
-    /// slice of their parameters, and the same numbers as one process. Borrowed; null or one rank: the whole.
+    /// slice of their parameters, whose random numbers are those of one process. Borrowed; null or one rank: the whole.
     cluster::Communicator* tensor_ranks = nullptr;
   };
   /// With a null `source` parameters have names and shapes but no memory, as for counting them.
@@ -187,8 +187,8 @@ class Parameters {
   int64_t bytes() const;                               ///< of the arrays and packed matrices that layers compute with
   /// Empties all gradients, before the next backward.
   void clear_gradients();
-  /// With tensor ranks, after each backward and before anything else is added: makes gradients of rows that several
-  /// ranks have their sum. All ranks call it.
+  /// With tensor ranks: replaces the gradients of rows that several ranks have by their sum. All ranks call it once
+  /// after each backward, whose gradients began empty.
   void add_up_gradients();
   /// Call it after a change of the masters: updates the copies that layers compute with and undoes pack().
   void refresh();

@@ -264,7 +264,7 @@ void check_tensor(TensorChecker& checker, const NamedTensor& tensor) {
     return;
   if (tensor.load) {
     checker.require(!tensor.data && tensor.stride.empty() && tensor.dtype != DType::boolean,
-                    [] { return "is loaded, and must have no data and strides and not be boolean"; });
+                    [] { return "has load(), beside which it must have neither data nor strides, nor be boolean"; });
     return;
   }
   if (!tensor.stride.empty()) {
