@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "attn/cluster.h"
+#include "attn/cluster_grid.h"
 
 namespace CLI {
 class App;

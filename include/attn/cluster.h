@@ -1,5 +1,4 @@
-// cluster: ranks as a grid, and exact attention over a sequence that is sharded over ranks, forward and backward, with
-// every option.
+// cluster: exact attention over a sequence that is sharded over ranks, forward and backward, with every option.
 //
 // ```cpp
 // #include <cstdio>
@@ -96,38 +95,6 @@ class RanksError : public Error {
 
  private:
   std::vector<const Communicator*> known_to_;
-};
-
-/// How many ranks share what. 0 of one axis: as many as there are for the others.
-struct GridShape {
-  int data = 0;      ///< the batches of an update (data parallelism),
-  int sequence = 1;  ///< the tokens of each sequence (sequence parallelism),
-  int tensor = 1;    ///< the heads and features of each layer (tensor parallelism)
-};
-
-/// The ranks of a job as a grid of three axes. Rank (d S + s) T + t has the places d, s and t of the axes.
-class RankGrid {
- public:
-  /// This process alone.
-  RankGrid();
-  /// All ranks call it. Borrows `all`. Throws Error unless the axes multiply to the number of ranks.
-  RankGrid(Communicator& all, GridShape shape);
-
-  const GridShape& shape() const { return shape_; }
-  Communicator& all() const { return *all_; }
-  /// The ranks that differ from this one in s alone,
-  Communicator& sequence() const { return *sequence_; }
-  /// in t alone: together they have a whole model;
-  Communicator& tensor() const { return *tensor_; }
-  /// and in d and s: they have the same part of it.
-  Communicator& replicas() const { return *replicas_; }
-  int data_place() const { return all_->rank() / (shape_.sequence * shape_.tensor); }
-
- private:
-  Communicator& axis(std::unique_ptr<Communicator>& own, int size, int color);
-  GridShape shape_;
-  Communicator *all_, *sequence_, *tensor_, *replicas_;
-  std::unique_ptr<Communicator> own_sequence_, own_tensor_, own_replicas_;
 };
 
 // ----------------------------------------------------------------------------------------------------------- placement
@@ -262,8 +229,6 @@ void require_same(Communicator& ranks, const std::string& what, const std::strin
 /// Runs what each rank does by itself, and returns once all are done. If it throws on a rank, all throw RanksError with
 /// the reason of the first such rank. A job of one rank lets the exception pass.
 void on_all_ranks(Communicator& ranks, const std::string& step, const std::function<void()>& work);
-/// The same where the work has calls over the axes of a grid too.
-void on_all_ranks(const RankGrid& ranks, const std::string& step, const std::function<void()>& work);
 
 /// Shapes and element type of the arrays of a call, but for their lengths.
 struct ClusterShape {

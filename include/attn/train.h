@@ -23,7 +23,7 @@
 #include <memory>
 #include <optional>
 
-#include "attn/cluster.h"
+#include "attn/cluster_grid.h"
 #include "attn/models.h"
 #include "attn/nn_adamw.h"
 #include "attn/train_data.h"

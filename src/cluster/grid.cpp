@@ -1,5 +1,5 @@
 // The axes of a grid of ranks, each with a communicator of its own.
-#include "attn/cluster.h"
+#include "attn/cluster_grid.h"
 #include "core/checker.h"
 
 namespace attn::cluster {
@@ -16,8 +16,6 @@ GridShape completed(GridShape shape, int ranks) {
 }
 
 }  // namespace
-
-std::unique_ptr<Communicator> Communicator::split(int) { throw Error("cluster", {"these ranks cannot be split"}); }
 
 RankGrid::RankGrid() : RankGrid(one_rank(), {}) {}
 
@@ -41,6 +39,12 @@ Communicator& RankGrid::axis(std::unique_ptr<Communicator>& own, int size, int c
   if (size == all_->size()) return *all_;
   own = all_->split(color);
   return *own;
+}
+
+void on_all_ranks(const RankGrid& grid, const std::string& step, const std::function<void()>& work) {
+  // Each rank says once to every communicator that it fails, so that no other rank waits for it there.
+  on_all_ranks(grid.all(), step,
+               [&] { on_all_ranks(grid.tensor(), step, [&] { on_all_ranks(grid.sequence(), step, work); }); });
 }
 
 }  // namespace attn::cluster

@@ -95,6 +95,8 @@ std::string joined(const std::vector<std::string>& reasons) {
   return text;
 }
 
+std::unique_ptr<Communicator> Communicator::split(int) { throw Error("cluster", {"these ranks cannot be split"}); }
+
 Communicator& one_rank() {
   static OneRank ranks;
   return ranks;
@@ -158,12 +160,6 @@ void on_all_ranks(Communicator& ranks, const std::string& step, const std::funct
   if (found) pass_on(ranks, *found);
   if (reason) refuse(ranks, *reason);
   synchronize(ranks, step);
-}
-
-void on_all_ranks(const RankGrid& ranks, const std::string& step, const std::function<void()>& work) {
-  // Each rank says once to every communicator that it fails, so that no other rank waits for it there.
-  on_all_ranks(ranks.all(), step,
-               [&] { on_all_ranks(ranks.tensor(), step, [&] { on_all_ranks(ranks.sequence(), step, work); }); });
 }
 
 }  // namespace attn::cluster

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "attn/cluster.h"
+#include "attn/cluster_grid.h"
 #include "attn/nn_adamw.h"
 
 namespace attn::train {

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "attn/cluster.h"
+#include "attn/cluster_grid.h"
 
 namespace attn::test {
 
