@@ -89,10 +89,10 @@ struct TrainerOptions {
   bool skip_nonfinite = false;  ///< skip updates with gradients that are not finite, instead of stopping
   LossScaling scaling = {};
   uint64_t seed = 1337;
-  /// Training over ranks. All ranks call the same functions, with the same model, data and options, and what they share
-  /// is the shape of the grid:
-  ///   data      the batches of each update, of which there are a multiple of this axis. Results have the same bits for
-  ///             any extent of it, 1 included.
+  /// Training over ranks. All ranks call the same functions, with the same model, data and options. The axes of the grid
+  /// say what they share:
+  ///   data      the batches of each update; `accumulation` is a multiple of its extent. Results have the same bits for
+  ///             any extent, 1 included.
   ///   sequence  the tokens of every sequence, for language models on texts whose sequences are too long for one
   ///             machine, see models::ForwardOptions::sequence. Results differ by rounding for another extent, and
   ///             dropout outside of attention draws other numbers.

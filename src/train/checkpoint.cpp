@@ -1,6 +1,5 @@
 // Checkpoints of a training: what is saved, by which rank, and how a training goes on.
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "io/json.h"
