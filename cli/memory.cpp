@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "commands.h"
 #include "numbers.h"
 #include "output.h"
@@ -47,6 +49,7 @@ attn::models::TrainingMemory memory_of(const TrainingShape& shape) {
   const auto replicas = static_cast<double>(shape.replicas), parts = static_cast<double>(shape.tensor_ranks);
   for (double* bytes : {&memory.weights, &memory.gradients, &memory.moments}) *bytes /= parts;
   if (replicas > 1 || parts > 1) memory.gradients += memory.gradients / replicas;
+  if (replicas > 1 || parts > 1) memory.between = std::max(memory.between, memory.moments);  // rank 0 gathers them
   memory.moments /= replicas;
   memory.activations *= 0.25 + 0.75 / parts;  // of a block's results a quarter is what all ranks have
   return memory;

@@ -89,8 +89,8 @@ struct TrainerOptions {
   bool skip_nonfinite = false;  ///< skip updates with gradients that are not finite, instead of stopping
   LossScaling scaling = {};
   uint64_t seed = 1337;
-  /// Training over ranks. All ranks call the same functions, with the same model, data and options. The axes of the grid
-  /// say what they share:
+  /// Training over ranks. All ranks call the same functions, with the same model, data and options. The axes of the
+  /// grid say what they share:
   ///   data      the batches of each update; `accumulation` is a multiple of its extent. Results have the same bits for
   ///             any extent, 1 included.
   ///   sequence  the tokens of every sequence, for language models on texts whose sequences are too long for one

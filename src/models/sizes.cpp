@@ -318,25 +318,21 @@ TrainingMemory training_memory(const Config& config, nn::Precision precision, in
   const double element = wide(size_of(nn::Parameters({.precision = precision}).dtype()));
   const double master = std::max(element, 4.0);
   TrainingMemory memory;
-  double saved = 0;
   for (const ParameterShape& parameter : parameter_shapes(config)) {
     const double count = wide(parameter.count());
     if (trains && !trains(parameter.name)) {
-      const double frozen = count * (parameter.decay ? element : master);
-      memory.weights += in_pages(frozen);
-      saved += frozen;
+      memory.weights += in_pages(count * (parameter.decay ? element : master));
       continue;
     }
     memory.weights += in_pages(count * master) + (parameter.decay && element < master ? in_pages(count * element) : 0);
     memory.gradients += recycled(count * master);
     memory.moments += 2 * in_pages(count * master);
-    saved += 3 * count * master;
   }
   const Arrays arrays(config, element, wide(sequences), wide(length));
   memory.activations = arrays.around() + 2 * arrays.logits(master) + arrays.layer_gradients() +
                        (element < master ? arrays.logits(element) : 0);
   memory.activations += recompute ? arrays.recomputed() : arrays.layers();
-  memory.between = std::max(saved, 2 * arrays.logits(master) + arrays.inference());
+  memory.between = 2 * arrays.logits(master) + arrays.inference();
   return memory;
 }
 
