@@ -2,7 +2,10 @@
 //
 //   mpirun --bind-to none -n 2 build/release/bench/attn_cluster_bench --tokens=16384 --causal
 //
-// Both are measured in turn, in one job. While rank 0 computes alone, the others sleep. Results are compared first.
+// --schedules=ring,gather,heads measures these schedules, and heads:2 one in groups of two ranks. Beside each is
+// the time that explain() expects, from what a chunk and a message take.
+//
+// All are measured in turn, in one job. While rank 0 computes alone, the others sleep. Results are compared first.
 // Each rank binds itself to cores of its own, and rank 0 to all of them for the other measurement.
 #include <sched.h>
 
@@ -37,7 +40,7 @@ struct Settings {
   bool causal = false;
   DType dtype = DType::float32;
   std::string placement = "zigzag";
-  Schedule schedule = Schedule::ring;
+  std::vector<std::string> schedules = {"ring"};
 };
 
 /// The arrays of a rank, or of the whole.
@@ -62,6 +65,25 @@ Placement placement_of(const Settings& s, int ranks) {
   if (s.placement == "contiguous") return Placement::contiguous(s.tokens, ranks, s.chunk);
   if (s.placement == "striped") return Placement::striped(s.tokens, ranks, s.chunk);
   return Placement::zigzag(s.tokens, ranks, s.chunk);
+}
+
+/// heads:n is that in groups of n ranks.
+Schedule schedule_of(const std::string& name) {
+  if (name == "ring") return Schedule::ring;
+  if (name == "gather") return Schedule::gather;
+  return Schedule::heads(name == "heads" ? 0 : std::stoi(name.substr(std::string_view("heads:").size())));
+}
+std::string name_of(const Schedule& schedule) {
+  if (schedule.heads_group != 1) return "heads:" + std::to_string(schedule.heads_group);
+  return schedule == Schedule::gather ? "gather" : "ring";
+}
+/// What CLI11 says of a name; nothing if it is right.
+std::string wrong_schedule(const std::string& name) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  const bool group = name.starts_with("heads:") && name.size() > 6 && name.size() < 12 &&
+                     std::all_of(name.begin() + 6, name.end(), is_digit);
+  const bool known = group || name == "ring" || name == "gather" || name == "heads";
+  return known ? "" : "a schedule is '" + name + "', must be ring, gather, heads or heads:n";
 }
 
 /// The cores that this process may use.
@@ -115,16 +137,16 @@ class Measurement {
   }
 
   /// Forward and backward of all ranks, from the moment when all are there to that when the last one is done.
-  double on_ranks() {
+  double on_ranks(Schedule schedule) {
     attn::set_thread_count(s_.threads);
     run_on(std::span(cores_).subspan(static_cast<size_t>(ranks_.rank() * s_.threads), static_cast<size_t>(s_.threads)));
     barrier();
     const double start = seconds_now();
     attn::cluster::attention(ranks_, placement_, mine_.q.view<4>(), mine_.k.view<4>(), mine_.v.view<4>(),
-                             mine_.out.view<4>(), mine_.lse.view<3>(), options_, s_.schedule);
+                             mine_.out.view<4>(), mine_.lse.view<3>(), options_, schedule);
     attn::cluster::attention_backward(ranks_, placement_, mine_.q.view<4>(), mine_.k.view<4>(), mine_.v.view<4>(),
                                       mine_.out.view<4>(), mine_.lse.view<3>(), mine_.dout.view<4>(), mine_.gradients(),
-                                      options_, {}, s_.schedule);
+                                      options_, {}, schedule);
     barrier();
     return seconds_now() - start;
   }
@@ -147,13 +169,13 @@ class Measurement {
   }
 
   /// The largest difference of this rank's results from those of rank 0, by the largest number in them.
-  double difference() {
+  double difference(Schedule schedule) {
     attn::set_thread_count(s_.threads);
     attn::attention(whole_.q.view<4>(), whole_.k.view<4>(), whole_.v.view<4>(), whole_.out.view<4>(),
                     whole_.lse.view<3>(), options_);
     attn::attention_backward(whole_.q.view<4>(), whole_.k.view<4>(), whole_.v.view<4>(), whole_.out.view<4>(),
                              whole_.lse.view<3>(), whole_.dout.view<4>(), whole_.gradients(), options_);
-    on_ranks();
+    on_ranks(schedule);
     double worst = 0;
     const Array* const pairs[][2] = {
         {&whole_.out, &mine_.out}, {&whole_.dq, &mine_.dq}, {&whole_.dk, &mine_.dk}, {&whole_.dv, &mine_.dv}};
@@ -172,16 +194,21 @@ class Measurement {
     return *std::max_element(all.begin(), all.end());
   }
 
-  int64_t bytes_sent() const {
-    const attn::cluster::ClusterShape shape = {1, s_.heads, s_.kv_heads, s_.head_dim, s_.head_dim, s_.dtype};
-    const auto most = [&](bool backward) {
-      const auto plan = attn::cluster::explain(placement_, shape, options_, backward, s_.schedule);
-      return *std::max_element(plan.bytes_sent.begin(), plan.bytes_sent.end());
-    };
-    return most(false) + most(true);
+  /// What the operator and a message take on these ranks.
+  attn::cluster::ClusterCosts costs() {
+    attn::set_thread_count(s_.threads);
+    run_on(std::span(cores_).subspan(static_cast<size_t>(ranks_.rank() * s_.threads), static_cast<size_t>(s_.threads)));
+    return attn::cluster::measure_costs(ranks_, shape());
+  }
+  attn::cluster::ClusterPlan plan(Schedule schedule, bool backward, const attn::cluster::ClusterCosts& costs) const {
+    return attn::cluster::explain(placement_, shape(), options_, backward, schedule, costs);
+  }
+  Schedule chosen(bool backward, const attn::cluster::ClusterCosts& costs) const {
+    return attn::cluster::choose(placement_, shape(), costs, options_, backward);
   }
 
  private:
+  attn::cluster::ClusterShape shape() const { return {1, s_.heads, s_.kv_heads, s_.head_dim, s_.head_dim, s_.dtype}; }
   void barrier() {
     const char byte = 0;
     std::vector<char> all(ranks_.size());
@@ -196,6 +223,49 @@ class Measurement {
   attn::AttentionOptions options_;
 };
 
+struct Measured {
+  Schedule schedule;
+  double difference = 0;
+  std::vector<double> seconds = {}, ratios = {};
+};
+
+bool is_wrong(const Measured& m, const Settings& s) {
+  return !(m.difference < (s.dtype == DType::float32 ? 1e-5 : 2e-2));
+}
+
+double spread(const std::vector<double>& x) {
+  const auto [low, high] = std::minmax_element(x.begin(), x.end());
+  return 100 * (*high - *low) / median(x);
+}
+
+void print(const Settings& s, int ranks, const Measurement& measurement, const attn::cluster::ClusterCosts& costs,
+           const std::vector<double>& alone, const std::vector<Measured>& measured) {
+  std::printf("commit %s, %s\n", kCommit, attn::active_isa().c_str());
+  std::printf("forward and backward, %lld tokens, %lld heads of %lld, %s%s, %s\n", static_cast<long long>(s.tokens),
+              static_cast<long long>(s.heads), static_cast<long long>(s.head_dim),
+              std::string(attn::name_of(s.dtype)).c_str(), s.causal ? ", causal" : "", s.placement.c_str());
+  std::printf("1 rank  of %2d threads          %9.1f ms  spread %.1f %%\n", s.threads * ranks, 1e3 * median(alone),
+              spread(alone));
+  for (const Measured& m : measured) {
+    const attn::cluster::ClusterPlan forward = measurement.plan(m.schedule, false, costs);
+    const attn::cluster::ClusterPlan backward = measurement.plan(m.schedule, true, costs);
+    int64_t bytes = 0;
+    for (int rank = 0; rank < ranks; ++rank)
+      bytes = std::max(bytes, forward.bytes_sent[rank] + backward.bytes_sent[rank]);
+    std::printf(
+        "%d ranks of %2d threads, %-8s %9.1f ms  spread %.1f %%, overhead %.1f %% (median of neighbouring pairs), "
+        "expected %.1f ms, %.1f MB sent by a rank, difference %.1e%s\n",
+        ranks, s.threads, name_of(m.schedule).c_str(), 1e3 * median(m.seconds), spread(m.seconds),
+        100 * (median(m.ratios) - 1), 1e3 * (forward.seconds + backward.seconds), static_cast<double>(bytes) / 1e6,
+        m.difference, is_wrong(m, s) ? "  WRONG" : "");
+  }
+  std::printf(
+      "expected from %.1f and %.1f GFLOP/s forward and backward, %.2f GB/s and %.1f us a message; choose(): %s "
+      "and %s\n",
+      costs.forward_flops / 1e9, costs.backward_flops / 1e9, costs.bytes_per_second / 1e9, 1e6 * costs.latency,
+      name_of(measurement.chosen(false, costs)).c_str(), name_of(measurement.chosen(true, costs)).c_str());
+}
+
 int run(Communicator& ranks, const Settings& s) {
   const size_t cores = allowed_cores().size(), needed = static_cast<size_t>(ranks.size() * s.threads);
   if (cores < needed) {
@@ -204,32 +274,26 @@ int run(Communicator& ranks, const Settings& s) {
     return 1;
   }
   Measurement measurement(ranks, s);
-  const double difference = measurement.difference();
-  const bool wrong = !(difference < (s.dtype == DType::float32 ? 1e-5 : 2e-2));
-  std::vector<double> together, alone, ratios;
-  for (int repeat = 0; repeat <= s.repeats; ++repeat) {
-    const double one = measurement.on_one(), many = measurement.on_ranks();
-    if (repeat == 0) continue;  // the first is warm-up
-    alone.push_back(one);
-    together.push_back(many);
-    ratios.push_back(many / one);
+  const attn::cluster::ClusterCosts costs = measurement.costs();
+  std::vector<Measured> measured;
+  for (const std::string& name : s.schedules) measured.push_back({schedule_of(name)});
+  std::vector<double> alone;
+  bool wrong = false;
+  for (Measured& m : measured) {
+    m.difference = measurement.difference(m.schedule);
+    wrong = wrong || is_wrong(m, s);
   }
-  if (ranks.rank() != 0) return wrong;
-  const auto spread = [](std::vector<double> x) {
-    const auto [low, high] = std::minmax_element(x.begin(), x.end());
-    return 100 * (*high - *low) / median(x);
-  };
-  std::printf("commit %s, %s\n", kCommit, attn::active_isa().c_str());
-  std::printf("forward and backward, %lld tokens, %lld heads of %lld, %s%s, %s\n", static_cast<long long>(s.tokens),
-              static_cast<long long>(s.heads), static_cast<long long>(s.head_dim),
-              std::string(attn::name_of(s.dtype)).c_str(), s.causal ? ", causal" : "", s.placement.c_str());
-  std::printf("difference from one rank, of the largest number: %.1e%s\n", difference, wrong ? "  WRONG" : "");
-  std::printf("1 rank  of %2d threads  %9.1f ms  spread %.1f %%\n", s.threads * ranks.size(), 1e3 * median(alone),
-              spread(alone));
-  std::printf("%d ranks of %2d threads  %9.1f ms  spread %.1f %%\n", ranks.size(), s.threads, 1e3 * median(together),
-              spread(together));
-  std::printf("overhead %.1f %% (median of neighbouring pairs), %.1f MB sent by a rank\n", 100 * (median(ratios) - 1),
-              static_cast<double>(measurement.bytes_sent()) / 1e6);
+  for (int repeat = 0; repeat <= s.repeats; ++repeat) {
+    const double one = measurement.on_one();
+    if (repeat > 0) alone.push_back(one);  // the first is warm-up
+    for (Measured& m : measured) {
+      const double many = measurement.on_ranks(m.schedule);
+      if (repeat == 0) continue;
+      m.seconds.push_back(many);
+      m.ratios.push_back(many / one);
+    }
+  }
+  if (ranks.rank() == 0) print(s, ranks.size(), measurement, costs, alone, measured);
   return wrong;
 }
 
@@ -253,9 +317,10 @@ int main(int argc, char** argv) {
   const std::map<std::string, attn::DType> dtypes = {{"float32", attn::DType::float32},
                                                      {"bfloat16", attn::DType::bfloat16}};
   app.add_option("--dtype", s.dtype)->transform(CLI::CheckedTransformer(dtypes));
-  const std::map<std::string, attn::cluster::Schedule> schedules = {{"ring", attn::cluster::Schedule::ring},
-                                                                    {"gather", attn::cluster::Schedule::gather}};
-  app.add_option("--schedule", s.schedule)->transform(CLI::CheckedTransformer(schedules));
+  app.add_option("--schedules", s.schedules, "ring, gather, heads or heads:n")
+      ->delimiter(',')
+      ->check(CLI::Validator(bench::wrong_schedule, "schedule"))
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
     return bench::run(session.world(), s);

@@ -125,7 +125,7 @@ def checked(options: argparse.Namespace, rate: str, causal: bool) -> tuple[float
                       f"--heads={TESTED['heads']}", f"--kv-heads={TESTED['kv_heads']}",
                       f"--head-dim={TESTED['head_dim']}", f"--repeats={options.samples}",
                       *(["--causal"] if causal else []), cores=2)
-    milliseconds = re.search(r"2 ranks of +\d+ threads +([0-9.]+) ms", said)
+    milliseconds = re.search(r"2 ranks of +\d+ threads, ring +([0-9.]+) ms", said)
     return float(milliseconds[1]) / 1e3, float(re.search(r"([0-9.]+) MB sent", said)[1])
 
 

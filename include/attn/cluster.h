@@ -138,6 +138,8 @@ class Placement {
   TokenRange chunk(int64_t place) const { return {edges_[order_[place]], edges_[order_[place] + 1]}; }
   /// The places of a rank: from first_place(r) to first_place(r + 1).
   int64_t first_place(int rank) const { return cuts_[rank]; }
+  /// The same order for ranks() / group ranks: each has the chunks of `group` consecutive ranks.
+  Placement joined(int group) const;
 
  private:
   Placement(std::vector<int64_t> edges, std::vector<int64_t> order, std::vector<int64_t> cuts)
@@ -164,11 +166,25 @@ struct Sharding {
   Sharding(Placement of_queries, Placement of_keys) : queries(std::move(of_queries)), keys(std::move(of_keys)) {}
 };
 
-/// How keys and values come to the queries.
-enum class Schedule {
-  ring,   ///< from one rank after the other, the next while the last is computed: memory of two shards
-  gather  ///< from all at once: one wait, and memory of the whole
+/// How queries and keys meet.
+struct Schedule {
+  enum class Keys {
+    ring,   ///< keys and values come from one rank after the other, the next while the last is computed
+    gather  ///< from all at once: one wait, and memory of the whole
+  };
+  Keys keys = Keys::ring;
+  /// Groups of so many consecutive ranks exchange tokens for heads before and after: each rank then has all tokens of
+  /// its group for a part of the heads, and keys come from the ranks of other groups that have the same heads.
+  /// 1: no exchange; 0: all ranks are one group.
+  int heads_group = 1;
+
+  static const Schedule ring;
+  static const Schedule gather;
+  static constexpr Schedule heads(int group = 0, Keys keys = Keys::ring) { return {keys, group}; }
+  bool operator==(const Schedule&) const = default;
 };
+inline constexpr Schedule Schedule::ring = {};
+inline constexpr Schedule Schedule::gather = {Keys::gather};
 
 /// out = attention(q, k, v) of the whole. Every rank of `ranks` calls it with its shards:
 ///   q [B, H, Lq, D], k [B, Hk, Lk, D], v [B, Hk, Lk, Dv], out [B, H, Lq, Dv], lse [B, H, Lq] if wanted, with the Lq
@@ -235,15 +251,29 @@ struct ClusterShape {
   int64_t B = 1, H = 1, Hk = 1, D = 64, Dv = 64;
   DType dtype = DType::float32;
 };
+/// What a rank does in a second, and how long a message takes.
+struct ClusterCosts {
+  double forward_flops = 0, backward_flops = 0;
+  double bytes_per_second = 0;  ///< to another rank, while as many come
+  double latency = 0;           ///< seconds
+};
+/// Measured on all ranks at once, with chunks of this shape; the same on all ranks. Takes as long as six chunks of 1024
+/// tokens, forward and backward, and a few messages of 4 MiB.
+ClusterCosts measure_costs(Communicator& ranks, const ClusterShape& shape);
+
 /// What a call does on each rank.
 struct ClusterPlan {
   std::vector<int64_t> bytes_sent;
   std::vector<double> flops;  ///< of multiply-adds on allowed pairs, each counted as two; masks are not known
-  int64_t buffer_bytes = 0;   ///< of keys and values of other ranks, on the rank that holds the most
+  int64_t buffer_bytes = 0;   ///< of arrays with numbers of other ranks, on the rank that holds the most
+  double seconds = 0;         ///< that all ranks are expected to take; 0 without costs
 };
 /// Computed without messages, by any process. Options are those of the whole, without mask and bias.
 ClusterPlan explain(const Sharding& sharding, const ClusterShape& shape, const AttentionOptions& options = {},
-                    bool backward = false, Schedule schedule = Schedule::ring);
+                    bool backward = false, Schedule schedule = Schedule::ring, const ClusterCosts& costs = {});
+/// The schedule that is expected to take the least time: the ring, gather, or heads in groups of any size.
+Schedule choose(const Sharding& sharding, const ClusterShape& shape, const ClusterCosts& costs,
+                const AttentionOptions& options = {}, bool backward = false);
 
 }  // namespace attn::cluster
 #pragma GCC visibility pop

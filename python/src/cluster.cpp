@@ -96,7 +96,8 @@ Placement placement_of(const nb::tuple& given, int ranks) {
 Schedule schedule_of(const std::string& name) {
   if (name == "ring") return Schedule::ring;
   if (name == "gather") return Schedule::gather;
-  throw attn::Error("attention", {"schedule is '" + name + "', must be ring or gather"});
+  if (name == "heads") return Schedule::heads();
+  throw attn::Error("attention", {"schedule is '" + name + "', must be ring, gather or heads"});
 }
 
 attn::cluster::Sharding sharding_of(const nb::tuple& queries, const nb::tuple& keys, int ranks) {

@@ -41,7 +41,7 @@ def case_options():
     }
     for kind in ("contiguous", "zigzag", "striped"):
         placement = Placement(kind, L, 4)
-        for schedule in ("ring", "gather"):
+        for schedule in ("ring", "gather", "heads"):
             for name, options in table.items():
                 check_options(placement, schedule, name, options)
 

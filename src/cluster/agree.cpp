@@ -16,7 +16,8 @@ Status status_of_arrays(const char* operation, const Whole& whole, const Attenti
   for (const ConstView<4>& view : {rows.mask, rows.bias})
     for (const int axis : {0, 1, 3}) sums[kMaskOrBias].add(view.size[axis]);  // the rows of a rank are its own
   sums[kArithmetic].add(active_isa());
-  sums[kSchedule].add(schedule);
+  sums[kSchedule].add(schedule.keys);
+  sums[kSchedule].add(int64_t{schedule.heads_group});
   Status status = status_of(operation);
   for (int part = kShapes; part < kParts; ++part) status.sums[part] = sums[part].value();
   return status;
@@ -37,7 +38,7 @@ uint32_t agree(Communicator& ranks, const char* operation, const std::vector<std
   for (const Status& status : all) all_bits |= status.wants.bits;
   for (int rank = 0; rank < ranks.size(); ++rank)
     if (all[rank].wants.bits != (all_bits & all[rank].wants.known))
-      throw differ(ranks, operation, "the gradients that they want or have", rank, rank == 0 ? 1 : 0);
+      throw differ(ranks, operation, "the arrays that they want or have", rank, rank == 0 ? 1 : 0);
   return all_bits;
 }
 

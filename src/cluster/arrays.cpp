@@ -44,6 +44,19 @@ void copy(const ConstView<4>& from, const View<4>& to) {
   });
 }
 
+void add(const ConstView<4>& from, const View<4>& to) {
+  for_each_row(to, [&](int64_t row, int64_t offset) {
+    const Shape<4>& size = from.size;
+    const int64_t i = row % size[2], head = row / size[2];
+    const int64_t first = head / size[1] * from.stride[0] + head % size[1] * from.stride[1] + i * from.stride[2];
+    const auto as = [&]<class T>(T*) {
+      add_range(static_cast<T*>(to.data) + offset, static_cast<const T*>(from.data) + first, 0, size[3]);
+    };
+    if (to.dtype == DType::float64) as(static_cast<double*>(nullptr));
+    else as(static_cast<float*>(nullptr));
+  });
+}
+
 void add_arrays(const Array& sum, const Array& x) {
   parallel_for(div_up(sum.count(), kTask), [&](int64_t task) {
     const int64_t begin = task * kTask, end = std::min(begin + kTask, sum.count());

@@ -7,6 +7,8 @@ namespace attn::cluster {
 
 /// Copies elements of one type and shape; any strides.
 void copy(const ConstView<4>& from, const View<4>& to);
+/// to += from: float32 or float64, of one shape, with rows that are dense.
+void add(const ConstView<4>& from, const View<4>& to);
 
 /// sum += x: float32 or float64, both dense and of one shape.
 void add_arrays(const Array& sum, const Array& x);

@@ -14,12 +14,6 @@
 namespace attn::cluster {
 namespace {
 
-/// The inputs of a rank.
-struct Inputs {
-  ConstView<4> q, out, dout;
-  ConstView<3> lse, dlse;
-};
-
 /// Gradients of a chunk of keys; an array that is not wanted is empty.
 struct KeyGradients {
   Array dk, dv;
@@ -30,38 +24,35 @@ void add_gradients(KeyGradients& left, const KeyGradients& right) {
   if (left.dv) add_arrays(left.dv, right.dv);
 }
 
-/// The last bits are dk and dv, which a rank computes for others too, and before them: the bias has one row, which is
-/// that of all queries, of all ranks. A rank with one query cannot tell.
-constexpr uint32_t kWantsDv = 1, kWantsDk = 2, kOneBiasRow = 4;
-Wants wants_of(const AttentionGradients& to, const ConstView<3>& dlse, int64_t queries) {
+Wants wants_of(const AttentionGradients& to, const ConstView<3>& dlse) {
   Wants wants;
-  wants.add(is_given(to.dsink));
-  wants.add(is_given(dlse));
-  wants.add(is_given(to.dbias));
-  wants.add(is_given(to.dq));
-  wants.add(to.dbias.size[2] == 1, is_given(to.dbias) && queries != 1);
-  wants.add(is_given(to.dk));
-  wants.add(is_given(to.dv));
+  wants.add(kDq, is_given(to.dq));
+  wants.add(kDk, is_given(to.dk));
+  wants.add(kDv, is_given(to.dv));
+  wants.add(kDbias, is_given(to.dbias));
+  wants.add(kDsink, is_given(to.dsink));
+  wants.add(kDlse, is_given(dlse));
   return wants;
 }
 
 class Backward {
  public:
-  Backward(Communicator& ranks, const Whole& whole, const AttentionOptions& rows, const Inputs& in,
-           const AttentionGradients& to, uint32_t wants)
+  /// A rank computes dk and dv for others too, if all ranks have agreed to want them.
+  Backward(Communicator& ranks, const Whole& whole, const AttentionOptions& rows, const BackwardArrays& in,
+           uint32_t agreed)
       : ranks_(ranks),
         whole_(whole),
         rows_(rows),
         in_(in),
-        to_(to),
-        wants_dk_(wants & kWantsDk),
-        wants_dv_(wants & kWantsDv),
+        to_(in.to),
+        wants_dk_(agreed & kDk),
+        wants_dv_(agreed & kDv),
         queries_(whole.sharding().queries, ranks.rank()),
         keys_(whole.sharding().keys, ranks.rank()),
         dtype_(sum_type(whole.shape().dtype)),
         dq_(queries_.end() - queries_.first(), FixedTree<Array>(whole.sharding().keys.chunks())),
         dkv_(keys_.end() - keys_.first(), FixedTree<KeyGradients>(whole.sharding().queries.chunks())),
-        dbias_(whole, queries_, to.dbias, wants & kOneBiasRow, dtype_, ranks.rank()) {}
+        dbias_(whole, queries_, to_.dbias, agreed & kOneBiasRow, dtype_, ranks.rank()) {}
 
   /// All pairs with the keys of one step.
   void add(KeyExchange& exchange, int step) {
@@ -219,7 +210,7 @@ class Backward {
   Communicator& ranks_;
   const Whole& whole_;
   const AttentionOptions& rows_;
-  const Inputs in_;
+  const BackwardArrays in_;
   const AttentionGradients to_;
   const bool wants_dk_, wants_dv_;  // somewhere
   const RankChunks queries_, keys_;
@@ -232,20 +223,26 @@ class Backward {
 
 }  // namespace
 
-void attention_backward(Communicator& ranks, const Sharding& sharding, ConstView<4> q, ConstView<4> k, ConstView<4> v,
-                        ConstView<4> out, ConstView<3> lse, ConstView<4> dout, const AttentionGradients& gradients,
-                        const AttentionOptions& options, ConstView<3> dlse, Schedule schedule) {
-  ShardedCall call("cluster::attention_backward", ranks, sharding, q, k, v, options);
-  call.check_backward(out, lse, dout, gradients, dlse);
-  const uint32_t wants = call.agreed(schedule, wants_of(gradients, dlse, q.size[2]));
-  const Whole& whole = call.whole();
-  KeyExchange exchange(ranks, whole, k, v, steps_ahead(schedule, ranks.size()));
-  Backward backward(ranks, whole, options, {q, out, dout, lse, dlse}, gradients, wants);
+void backward_over(Communicator& ranks, const Whole& whole, const AttentionOptions& rows, const BackwardArrays& arrays,
+                   Schedule::Keys keys, uint32_t agreed) {
+  KeyExchange exchange(ranks, whole, arrays.k, arrays.v, steps_ahead(keys, ranks.size()));
+  Backward backward(ranks, whole, rows, arrays, agreed);
   for (int step = 0; step < ranks.size(); ++step) {
     exchange.enter(step);
     backward.add(exchange, step);
   }
   backward.write();
+}
+
+void attention_backward(Communicator& ranks, const Sharding& sharding, ConstView<4> q, ConstView<4> k, ConstView<4> v,
+                        ConstView<4> out, ConstView<3> lse, ConstView<4> dout, const AttentionGradients& gradients,
+                        const AttentionOptions& options, ConstView<3> dlse, Schedule schedule) {
+  ShardedCall call("cluster::attention_backward", ranks, sharding, q, k, v, options);
+  call.check_backward(out, lse, dout, gradients, dlse);
+  const uint32_t agreed = call.agreed(schedule, wants_of(gradients, dlse));
+  const BackwardArrays arrays = {q, k, v, out, dout, lse, dlse, gradients};
+  if (group_size(schedule, ranks.size()) > 1) backward_by_heads(ranks, call.whole(), options, arrays, schedule, agreed);
+  else backward_over(ranks, call.whole(), options, arrays, schedule.keys, agreed);
 }
 
 }  // namespace attn::cluster

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "core/numbers.h"
 
@@ -10,11 +11,16 @@ namespace attn::cluster {
 RankChunks::RankChunks(const Placement& placement, int rank) : first_(placement.first_place(rank)) {
   const int64_t count = placement.first_place(rank + 1) - first_;
   offset_.resize(count);
-  for (int64_t n = 0; n < count; ++n)
-    for (int64_t other = 0; other < count; ++other) {
-      const TokenRange range = placement.chunk(first_ + other);
-      if (range.begin < placement.chunk(first_ + n).begin) offset_[n] += range.end - range.begin;
-    }
+  std::vector<int64_t> by_position(count);
+  std::iota(by_position.begin(), by_position.end(), 0);
+  const auto chunk = [&](int64_t n) { return placement.chunk(first_ + n); };
+  std::sort(by_position.begin(), by_position.end(),
+            [&](int64_t a, int64_t b) { return chunk(a).begin < chunk(b).begin; });
+  int64_t rows = 0;
+  for (const int64_t n : by_position) {
+    offset_[n] = rows;
+    rows += chunk(n).end - chunk(n).begin;
+  }
 }
 
 // ----------------------------------------------------------------------------------------------------------- the whole
@@ -140,6 +146,14 @@ std::vector<RankNode> nodes_of_rank(const Placement& queries, int rank, const st
 
 // ------------------------------------------------------------------------------------------------------ pairs of
 // chunks
+
+void check_groups(Checker& checker, Schedule schedule, int ranks) {
+  const int group = group_size(schedule, ranks);
+  checker.require(group >= 1 && ranks % group == 0, [&] {
+    return "the schedule has groups of " + std::to_string(group) + " ranks, must divide the " + std::to_string(ranks) +
+           " ranks";
+  });
+}
 
 std::unique_ptr<Transfer> start(Communicator& ranks, std::vector<Message> sent, std::vector<Message> received,
                                 int tag) {

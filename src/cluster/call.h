@@ -77,19 +77,37 @@ std::vector<RankNode> nodes_of_rank(const Placement& queries, int rank, const st
 AttentionOptions pair_options(const Whole& whole, const AttentionOptions& rows, int64_t query_place, int64_t first_row,
                               int64_t key_place);
 
+/// The ranks of a group: 1 where heads are not exchanged.
+inline int group_size(Schedule schedule, int ranks) { return schedule.heads_group == 0 ? ranks : schedule.heads_group; }
+
+void check_groups(Checker& checker, Schedule schedule, int ranks);
+
 /// True if a view is given. On a rank without tokens it has no data, but its shape.
 template <class Pointer, int Rank>
 bool is_given(const BasicView<Pointer, Rank>& view) {
   return view.data || std::any_of(view.size.begin(), view.size.end(), [](int64_t n) { return n != 0; });
 }
 
-/// What a rank wants, as bits, and which of them it knows.
+/// What a rank may want or have: gradients; a mask or a bias with one row, which is that of all queries of all ranks;
+/// results that are rounded to the type of the inputs.
+enum Want : uint32_t {
+  kDq = 1,
+  kDk = 2,
+  kDv = 4,
+  kDbias = 8,
+  kDsink = 16,
+  kDlse = 32,
+  kOneMaskRow = 64,
+  kOneBiasRow = 128,
+  kRounded = 256
+};
+/// What a rank wants, and what of it it knows.
 struct Wants {
   uint32_t bits = 0;
   uint32_t known = 0;
-  void add(bool wanted, bool is_known = true) {
-    bits = bits * 2 + (wanted && is_known);
-    known = known * 2 + is_known;
+  void add(Want want, bool wanted, bool is_known = true) {
+    if (wanted && is_known) bits |= want;
+    if (is_known) known |= want;
   }
 };
 

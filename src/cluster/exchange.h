@@ -59,6 +59,6 @@ class KeyExchange {
 };
 
 /// Steps under way for a schedule.
-inline int steps_ahead(Schedule schedule, int ranks) { return schedule == Schedule::gather ? ranks : 1; }
+inline int steps_ahead(Schedule::Keys keys, int ranks) { return keys == Schedule::Keys::gather ? ranks : 1; }
 
 }  // namespace attn::cluster

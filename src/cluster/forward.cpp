@@ -98,20 +98,29 @@ class Forward {
 
 }  // namespace
 
+void forward_over(Communicator& ranks, const Whole& whole, const AttentionOptions& rows, const ForwardArrays& arrays,
+                  Schedule::Keys keys) {
+  const Placement& placement = whole.sharding().keys;
+  KeyExchange exchange(ranks, whole, arrays.k, arrays.v, steps_ahead(keys, ranks.size()));
+  Forward forward(ranks, whole, rows, arrays.q);
+  for (int step = 0; step < ranks.size(); ++step) {
+    exchange.enter(step);
+    const int source = exchange.source(step);
+    forward.add(exchange, placement.first_place(source), placement.first_place(source + 1));
+  }
+  forward.write(arrays.out, arrays.lse);
+}
+
 void attention(Communicator& ranks, const Sharding& sharding, ConstView<4> q, ConstView<4> k, ConstView<4> v,
                View<4> out, View<3> lse, const AttentionOptions& options, Schedule schedule) {
   ShardedCall call("cluster::attention", ranks, sharding, q, k, v, options);
   call.check_forward(out, lse);
-  call.agreed(schedule);
-  const Whole& whole = call.whole();
-  KeyExchange exchange(ranks, whole, k, v, steps_ahead(schedule, ranks.size()));
-  Forward forward(ranks, whole, options, q);
-  for (int step = 0; step < ranks.size(); ++step) {
-    exchange.enter(step);
-    const int source = exchange.source(step);
-    forward.add(exchange, sharding.keys.first_place(source), sharding.keys.first_place(source + 1));
-  }
-  forward.write(out, lse);
+  Wants wants;
+  wants.add(kRounded, out.dtype == q.dtype);
+  const uint32_t agreed = call.agreed(schedule, wants);
+  const ForwardArrays arrays = {q, k, v, out, lse};
+  if (group_size(schedule, ranks.size()) > 1) forward_by_heads(ranks, call.whole(), options, arrays, schedule, agreed);
+  else forward_over(ranks, call.whole(), options, arrays, schedule.keys);
 }
 
 }  // namespace attn::cluster

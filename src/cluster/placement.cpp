@@ -103,6 +103,15 @@ Placement Placement::striped(int64_t tokens, int ranks, int64_t chunk) {
   return placement;
 }
 
+Placement Placement::joined(int group) const {
+  if (group < 1 || ranks() % group != 0)
+    throw Error("Placement::joined",
+                {"group is " + std::to_string(group) + ", must divide the " + std::to_string(ranks()) + " ranks"});
+  std::vector<int64_t> cuts;
+  for (size_t rank = 0; rank < cuts_.size(); rank += static_cast<size_t>(group)) cuts.push_back(cuts_[rank]);
+  return {edges_, order_, std::move(cuts)};
+}
+
 Placement Placement::of_shards(std::span<const int64_t> tokens, int64_t chunk) {
   Checker checker("Placement::of_shards");
   checker.require(!tokens.empty(), "there must be at least one rank");

@@ -74,6 +74,12 @@ void ShardedCall::check_backward(const ConstView<4>& out, const ConstView<3>& ls
 }
 
 uint32_t ShardedCall::agreed(Schedule schedule, Wants wants) {
+  check_groups(checker_, schedule, ranks_.size());
+  // A rank with one query cannot tell whether its row is that of all.
+  const bool by_heads = group_size(schedule, ranks_.size()) > 1, knows = own_.Lq != 1;
+  if (by_heads) wants.add(kOneMaskRow, options_.mask.size[2] == 1, knows && is_given(options_.mask));
+  wants.add(kOneBiasRow, options_.bias.size[2] == 1,
+            knows && is_given(options_.bias) && (by_heads || wants.bits & kDbias));
   return agree(ranks_, operation_, reasons_of([&] { checker_.done(); }), *whole_, of_rows_, schedule, wants);
 }
 

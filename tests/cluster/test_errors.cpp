@@ -63,6 +63,9 @@ TEST(ClusterErrors, OfOneRankAreThoseOfAll) {
       {"chunk", [](Call& c) { c.sharding = cluster::Placement::zigzag(64, world().size(), 2); }, ""},
       {"bias", [](Call& c) { c.options.bias = c.bias.view(); }, "differ in the presence or shape of a mask or a bias"},
       {"schedule", [](Call& c) { c.schedule = cluster::Schedule::gather; }, "differ in the schedule"},
+      {"groups", [](Call& c) { c.schedule = cluster::Schedule::heads(world().size() + 1); },
+       "the schedule has groups of " + std::to_string(world().size() + 1) + " ranks, must divide the "},
+      {"groups of heads", [](Call& c) { c.schedule = cluster::Schedule::heads(); }, "differ in the schedule"},
       {"ranks", [](Call& c) { c.sharding = cluster::Placement::zigzag(64, 1, 4); }, "the sharding is for 1 ranks"},
       {"shard", [](Call& c) { c.options.shard.first_key = 1; }, "shard may say first_batch and first_head alone"},
   };
@@ -82,8 +85,7 @@ TEST(ClusterErrors, OfGradientsThatOneRankWants) {
   Call call;
   Array<4> dk = call.k;
   if (is_last()) call.gradients.dk = dk.view();
-  EXPECT_NE(error_of([&] { call.backward(); }).find("differ in the gradients that they want or have"),
-            std::string::npos);
+  EXPECT_NE(error_of([&] { call.backward(); }).find("differ in the arrays that they want or have"), std::string::npos);
 }
 
 /// A rank that has no arguments for the call.

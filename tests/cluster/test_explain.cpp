@@ -21,7 +21,10 @@ TEST(ClusterExplain, CountsTheBytesThatAreSent) {
       Array<4> out(DType::bfloat16, {1, 4, n, 8}), dq = q, dk = k, dv = v;
       Array<3> lse(DType::float32, {1, 4, n});
       for (Array<4>* x : {&q, &k, &v}) x->fill_normal(random);
-      for (const cluster::Schedule schedule : {cluster::Schedule::ring, cluster::Schedule::gather}) {
+      std::vector<cluster::Schedule> schedules = {cluster::Schedule::ring, cluster::Schedule::gather};
+      for (int group = 2; group <= world().size(); ++group)
+        if (world().size() % group == 0) schedules.push_back(cluster::Schedule::heads(group));
+      for (const cluster::Schedule schedule : schedules) {
         Counting forward(world()), backward(world());
         cluster::attention(forward, placement, q.view(), k.view(), v.view(), out.view(), lse.view(), options, schedule);
         cluster::attention_backward(backward, placement, q.view(), k.view(), v.view(), out.view(), lse.view(),
@@ -48,6 +51,59 @@ TEST(ClusterExplain, BytesByTheFormula) {
   }
   EXPECT_EQ(forward.buffer_bytes, 2 * (2 * elements / (ranks - 1)));  // of two ranks
   EXPECT_EQ(cluster::explain(placement, shape, {}, false, cluster::Schedule::gather).buffer_bytes, 2 * elements);
+}
+
+/// With a head for each of four ranks, a rank sends three quarters of its shard and receives as much.
+TEST(ClusterExplain, BytesOfHeadsByTheFormula) {
+  const int64_t L = 4096, ranks = 4, D = 32;
+  const auto placement = cluster::Placement::zigzag(L, ranks, 256);
+  const cluster::ClusterShape shape = {.H = 4, .Hk = 4, .D = D, .Dv = D, .dtype = DType::bfloat16};
+  const int64_t others = (ranks - 1) * L / ranks;  // rows of a head that come or go
+  const cluster::ClusterPlan forward = cluster::explain(placement, shape, {}, false, cluster::Schedule::heads());
+  const cluster::ClusterPlan backward = cluster::explain(placement, shape, {}, true, cluster::Schedule::heads());
+  for (int rank = 0; rank < ranks; ++rank) {
+    EXPECT_EQ(forward.bytes_sent[rank], others * (2 * 4 * D + 4));               // q, k, v and out; lse
+    EXPECT_EQ(backward.bytes_sent[rank], others * (2 * 5 * D + 4 + 4 * 3 * D));  // and dout; dq, dk and dv
+  }
+}
+
+/// A rank of a ring computes while keys come: it waits for the longer of the two. Heads are exchanged before and after.
+TEST(ClusterExplain, SecondsOfComputationAndMessages) {
+  const auto placement = cluster::Placement::contiguous(4096, 4, 1024);
+  const cluster::ClusterShape shape = {.H = 4, .Hk = 4};
+  const double flops = 4096 * 1024 * 4 * 64 * 4.0, bytes = 1024 * 4 * 64 * 8;  // of a rank; of a shard of keys
+  const auto seconds = [&](const cluster::ClusterCosts& costs, cluster::Schedule schedule, bool backward = false) {
+    return cluster::explain(placement, shape, {}, backward, schedule, costs).seconds;
+  };
+  const cluster::ClusterCosts fast_network = {flops, flops, 1e18, 0}, slow_network = {1e18, 1e18, bytes, 0};
+  for (const cluster::Schedule schedule :
+       {cluster::Schedule::ring, cluster::Schedule::gather, cluster::Schedule::heads()})
+    EXPECT_NEAR(seconds(fast_network, schedule), 1, 1e-6);
+  EXPECT_NEAR(seconds(fast_network, cluster::Schedule::ring, true), 2.5, 1e-6);
+  EXPECT_NEAR(seconds(slow_network, cluster::Schedule::ring), 3, 1e-6);
+  EXPECT_NEAR(seconds(slow_network, cluster::Schedule::ring, true), 6, 1e-6);
+  EXPECT_NEAR(seconds(slow_network, cluster::Schedule::heads()), 0.75 * (2 + 0.5 / 64), 1e-6);
+  EXPECT_NEAR(seconds({flops, flops, bytes * 4, 0}, cluster::Schedule::ring), 1, 1e-6);  // while it computes
+  EXPECT_NEAR(seconds({flops, flops, bytes * 2, 0.125}, cluster::Schedule::ring), 3 * 0.5 + 0.125 + 0.25, 1e-6);
+  EXPECT_NEAR(seconds({flops, flops, bytes * 4, 0}, cluster::Schedule::gather), 1, 1e-6);
+}
+
+TEST(ClusterExplain, TheScheduleThatIsChosen) {
+  const auto placement = cluster::Placement::zigzag(4096, 4, 512);
+  const cluster::ClusterShape many = {.H = 4, .Hk = 4}, grouped = {.H = 8, .Hk = 1};
+  EXPECT_EQ(cluster::choose(placement, many, {1e12, 1e12, 1e6, 1e-5}), cluster::Schedule::heads(4));  // fewer bytes
+  EXPECT_EQ(cluster::choose(placement, many, {1e6, 1e6, 1e9, 1e-5}), cluster::Schedule::ring);        // all hidden
+  EXPECT_EQ(cluster::choose(placement, grouped, {1e12, 1e12, 1e6, 1e-5}).heads_group, 1);  // one key head for all
+}
+
+TEST(ClusterExplain, CostsAreMeasuredAndTheSameOnAllRanks) {
+  const cluster::ClusterCosts costs = cluster::measure_costs(world(), {.H = 2, .Hk = 1, .D = 16, .Dv = 16});
+  for (const double x : {costs.forward_flops, costs.backward_flops}) EXPECT_GT(x, 0);
+  if (world().size() > 1) {
+    EXPECT_GT(costs.bytes_per_second, 0);
+    EXPECT_GT(costs.latency, 0);
+  }
+  cluster::require_same(world(), "the costs", std::to_string(costs.forward_flops + costs.latency));
 }
 
 /// A window needs the neighbours alone, however many ranks there are.

@@ -64,6 +64,17 @@ TEST(ClusterPlacement, OrderDoesNotDependOnRanks) {
 }
 
 /// With a causal mask, the pairs that a rank computes are as many as those of any other, but with contiguous shards.
+TEST(ClusterPlacement, GroupsOfRanksAreJoined) {
+  const Placement of_six = Placement::zigzag(103, 6, 4);
+  EXPECT_EQ(of_six.joined(1).first_place(5), of_six.first_place(5));
+  const Placement joined = of_six.joined(3);
+  ASSERT_EQ(joined.ranks(), 2);
+  EXPECT_EQ(joined.first_place(1), of_six.first_place(3));
+  EXPECT_EQ(joined.tokens(0), of_six.tokens(0) + of_six.tokens(1) + of_six.tokens(2));
+  for (int64_t place = 0; place < of_six.chunks(); ++place) EXPECT_EQ(joined.chunk(place), of_six.chunk(place));
+  EXPECT_NE(error_of([&] { (void)of_six.joined(4); }).find("group is 4, must divide the 6 ranks"), std::string::npos);
+}
+
 TEST(ClusterPlacement, ZigzagIsEvenUnderACausalMask) {
   const auto most_of_mean = [](const Placement& placement) {
     const cluster::ClusterPlan plan = cluster::explain(placement, {.D = 8, .Dv = 8}, {.causal = true});
