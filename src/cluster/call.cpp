@@ -144,8 +144,7 @@ std::vector<RankNode> nodes_of_rank(const Placement& queries, int rank, const st
   return nodes;
 }
 
-// ------------------------------------------------------------------------------------------------------ pairs of
-// chunks
+// ---------------------------------------------------------------------------------------------- pairs of chunks
 
 void check_groups(Checker& checker, Schedule schedule, int ranks) {
   const int group = group_size(schedule, ranks);

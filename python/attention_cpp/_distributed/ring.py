@@ -8,12 +8,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .. import _core
 from .._core import Error
 from .._flash.arguments import check
 from .._flash.functions import one_row, options_of, raise_as, slope_axes
 from .._flash.pages import lengths_of
 from .._torch.options import Options
 from .ranks import GroupRanks, Placement, over_ranks
+from .stripes import from_stripes, to_stripes
 
 _CHUNK = 1024
 _Part = tuple[int, int]
@@ -77,7 +79,21 @@ def dense(function: str, kind: str, q: Tensor, k: Tensor, v: Tensor, dropout_p: 
         _even(function, "q", q.shape[1], kind)
         options = options_of(function, dropout_p, softmax_scale, causal, window_size, 0.0).having(
             alibi_slopes=one_slope_each(function, alibi_slopes))
+    if kind == "stripe":
+        return _attend_stripes(function, ranks, q, k, v, options, return_attn_probs, group)
     return _attend(function, ranks, placement_of(kind, [q.shape[1]], ranks.size), q, k, v, options, return_attn_probs)
+
+
+def _attend_stripes(function: str, ranks: GroupRanks, q: Tensor, k: Tensor, v: Tensor, options: Options,
+                    return_attn_probs: bool, group: dist.ProcessGroup | None) -> Any:
+    _core.cluster_synchronize(ranks, f"{function} of {[(x.dtype, tuple(x.shape)) for x in (q, k, v)]}")
+    placement = Placement("zigzag", q.shape[1] * ranks.size)
+    q, k, v = (from_stripes(group, placement, x) for x in (q, k, v))
+    out, lse, _ = _attend(function, ranks, placement, q, k, v, options, True)
+    out = to_stripes(group, placement, out)
+    if not return_attn_probs:
+        return out
+    return out, to_stripes(group, placement, lse.transpose(1, 2)).transpose(1, 2), None
 
 
 def varlen(function: str, kind: str, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, dropout_p: float,
@@ -130,6 +146,19 @@ def zigzag_ring_flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: floa
                  alibi_slopes, return_attn_probs, group)
 
 
+def stripe_flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None,
+                           causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+                           alibi_slopes: Tensor | None = None, deterministic: bool = False,
+                           return_attn_probs: bool = False, group: dist.ProcessGroup | None = None) -> Any:
+    """ring_flash_attn_func() where rank r of R has the tokens r, r + R, r + 2 R and so on.
+
+    The tokens move to another placement and the results back, which sends about as much again as attention without
+    groups of heads does. zigzag_ring_flash_attn_func() has the same work on each rank without that.
+    """
+    return dense("stripe_flash_attn_func", "stripe", q, k, v, dropout_p, softmax_scale, causal, window_size,
+                 alibi_slopes, return_attn_probs, group)
+
+
 def ring_flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, max_seqlen: int,
                                 dropout_p: float = 0.0, softmax_scale: float | None = None, causal: bool = False,
                                 window_size: tuple[int, int] = (-1, -1), alibi_slopes: Tensor | None = None,
@@ -176,6 +205,8 @@ ring_flash_attn_qkvpacked_func = _qkvpacked(ring_flash_attn_func)
 ring_flash_attn_kvpacked_func = _kvpacked(ring_flash_attn_func)
 zigzag_ring_flash_attn_qkvpacked_func = _qkvpacked(zigzag_ring_flash_attn_func)
 zigzag_ring_flash_attn_kvpacked_func = _kvpacked(zigzag_ring_flash_attn_func)
+stripe_flash_attn_qkvpacked_func = _qkvpacked(stripe_flash_attn_func)
+stripe_flash_attn_kvpacked_func = _kvpacked(stripe_flash_attn_func)
 ring_flash_attn_varlen_qkvpacked_func = _qkvpacked(ring_flash_attn_varlen_func)
 ring_flash_attn_varlen_kvpacked_func = _kvpacked(ring_flash_attn_varlen_func)
 zigzag_ring_flash_attn_varlen_qkvpacked_func = _qkvpacked(zigzag_ring_flash_attn_varlen_func)

@@ -19,7 +19,9 @@ from .._distributed.llama3 import (llama3_flash_attn_prepare_cu_seqlens, llama3_
 from .._distributed.ranks import Placement, attention, merge
 from .._distributed.ring import (ring_flash_attn_func, ring_flash_attn_kvpacked_func, ring_flash_attn_qkvpacked_func,
                                  ring_flash_attn_varlen_func, ring_flash_attn_varlen_kvpacked_func,
-                                 ring_flash_attn_varlen_qkvpacked_func, zigzag_ring_flash_attn_func,
+                                 ring_flash_attn_varlen_qkvpacked_func, stripe_flash_attn_func,
+                                 stripe_flash_attn_kvpacked_func, stripe_flash_attn_qkvpacked_func,
+                                 zigzag_ring_flash_attn_func,
                                  zigzag_ring_flash_attn_kvpacked_func, zigzag_ring_flash_attn_qkvpacked_func,
                                  zigzag_ring_flash_attn_varlen_func, zigzag_ring_flash_attn_varlen_kvpacked_func,
                                  zigzag_ring_flash_attn_varlen_qkvpacked_func)
@@ -28,7 +30,8 @@ from .._distributed.ulysses import DistributedAttention
 __all__ = ["DistributedAttention", "Placement", "attention", "llama3_flash_attn_prepare_cu_seqlens",
            "llama3_flash_attn_varlen_func", "merge", "ring_flash_attn_func", "ring_flash_attn_kvpacked_func",
            "ring_flash_attn_qkvpacked_func", "ring_flash_attn_varlen_func", "ring_flash_attn_varlen_kvpacked_func",
-           "ring_flash_attn_varlen_qkvpacked_func", "zigzag_ring_flash_attn_func",
+           "ring_flash_attn_varlen_qkvpacked_func", "stripe_flash_attn_func", "stripe_flash_attn_kvpacked_func",
+           "stripe_flash_attn_qkvpacked_func", "zigzag_ring_flash_attn_func",
            "zigzag_ring_flash_attn_kvpacked_func", "zigzag_ring_flash_attn_qkvpacked_func",
            "zigzag_ring_flash_attn_varlen_func", "zigzag_ring_flash_attn_varlen_kvpacked_func",
            "zigzag_ring_flash_attn_varlen_qkvpacked_func", "substitute_hf_flash_attn",
