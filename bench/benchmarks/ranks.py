@@ -6,6 +6,9 @@ is the seconds of one rank divided by those of R ranks: 100 % is an exchange tha
 Table `sequences`: the ranks share the tokens of each sequence, beside one rank with a thread for each of their cores.
 `memory` is the peak of a rank.
 
+Table `attention`: a forward and a backward of one sequence that ranks share, beside the zigzag ring of
+ring-flash-attention around PyTorch's attention, both over gloo in the same processes; results are compared first.
+
 Table `layers`: the ranks share the heads and features of a GPT-2 of 86 M parameters, beside one rank with as many
 threads: an update of one sequence, the tokens of a prompt, and new tokens one after the other.
 """
@@ -24,6 +27,7 @@ from collections.abc import Iterator
 from .results import ROOT, Row
 
 SHAPE = {"context": 256, "width": 256, "layers": 6, "heads": 4, "vocab": 256, "bias": False, "batch": 4}
+SHARED = {"tokens": 8192, "heads": 8, "head_dim": 64}
 LARGE = {"context": 512, "width": 768, "layers": 12, "heads": 12, "batch": 1}
 WARMUP = 3  # updates that are not counted
 NEW_TOKENS = 64
@@ -35,6 +39,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--contexts", default="2048,8192", help="of the sequences that ranks share")
     parser.add_argument("--updates", type=int, default=12)
+    parser.add_argument("--samples", type=int, default=5, help="of attention")
 
 
 def on_network(rate: str, ranks: int, *command: object, cores: int = 1) -> str:
@@ -116,8 +121,24 @@ def run(options: argparse.Namespace, about: dict[str, object]) -> Iterator[Row]:
             seconds, peak = train(options, rate, ranks, options.ranks // ranks, shape, *how)
             yield {"table": "sequences", "tokens": context, "network": rate if ranks > 1 else "", "ranks": ranks,
                    "threads": options.ranks // ranks, **times(seconds, context), "memory MB": peak / 1e6}
+    if options.filter.search("ring"):
+        yield from share_attention(options)
     if options.filter.search("layers"):
         yield from share_layers(options)
+
+
+def share_attention(options: argparse.Namespace) -> Iterator[Row]:
+    for causal in (True, False):
+        for rate in options.rates.split(","):
+            job = SHARED | {"causal": causal, "samples": options.samples}
+            said = on_network(rate, options.ranks, "env", f"PYTHONPATH={ROOT / 'bench'}", sys.executable, "-m",
+                              "benchmarks.torch_ring", json.dumps(job))
+            result = json.loads(said.splitlines()[-1])
+            if result["difference"] > 1e-4:
+                raise SystemExit(f"the results differ by {result['difference']}")
+            for program, seconds in result["seconds"].items():
+                yield {"table": "attention", "mask": "causal" if causal else "none", "network": rate,
+                       "program": program, **times(seconds, SHARED["tokens"]), "MB sent": result["sent"][program] / 1e6}
 
 
 def share_layers(options: argparse.Namespace) -> Iterator[Row]:

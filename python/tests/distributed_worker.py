@@ -22,6 +22,14 @@ def shards(placement, *tensors):
     return [placement.take(x, 2).requires_grad_() for x in tensors]
 
 
+def error_of(call):
+    try:
+        call()
+    except (attention_cpp.Error, TypeError) as error:
+        return str(error)
+    return ""
+
+
 def expect(placement, name, mine, whole, dim=2):
     torch.testing.assert_close(mine, placement.take(whole, dim), **CLOSE, msg=lambda text: f"{name}: {text}")
 
@@ -171,6 +179,60 @@ def case_transformers():
         torch.testing.assert_close(x.grad, expected[name], rtol=1e-7, atol=1e-8, msg=lambda text: f"{name}: {text}")
 
 
+def case_context_parallel():
+    """torch's context_parallel after enable(), which torch itself cannot run on CPUs."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.experimental import context_parallel
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    mesh, n = init_device_mesh("cpu", (size,)), 24
+    for causal, gqa, scale in ((True, False, None), (False, False, 0.3), (True, True, None)):
+        whole = [draw(B, heads if gqa else H, n * size, D, seed=seed).requires_grad_()
+                 for seed, heads in enumerate((H, HK, HK))]
+        arguments = {"is_causal": causal, "scale": scale, "enable_gqa": gqa}
+        out = torch.nn.functional.scaled_dot_product_attention(*whole, **arguments)
+        gradient = draw(*out.shape, seed=7)
+        out.backward(gradient)
+        expected = [out.detach(), *(x.grad for x in whole)]
+        own = [x.detach().clone() for x in (*whole, gradient, *expected)]
+        drop_in.enable()
+        with context_parallel(mesh, buffers=own, buffer_seq_dims=[2] * len(own)):
+            inputs = [x.detach().clone().requires_grad_() for x in own[:3]]
+            mine = torch.nn.functional.scaled_dot_product_attention(*inputs, **arguments)
+            mine.backward(own[3])
+            for name, result, of_whole in zip("out dq dk dv".split(), (mine, *(x.grad for x in inputs)), own[4:]):
+                assert type(result) is torch.Tensor and result.shape[2] == n
+                torch.testing.assert_close(result, of_whole, **CLOSE, msg=lambda text: f"{name}: {text}")
+            assert "has no attn_mask" in error_of(lambda: torch.nn.functional.scaled_dot_product_attention(
+                *inputs, torch.ones(1, 1, n, n * size) if rank == size - 1 else None, enable_gqa=gqa))
+        drop_in.disable()
+
+
+def case_context_parallel_model():
+    """A model of transformers inside of context_parallel: the logits of one process."""
+    import transformers
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.experimental import context_parallel
+
+    torch.manual_seed(1)
+    config = transformers.LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+                                      num_attention_heads=4, num_key_value_heads=2, attn_implementation="sdpa")
+    model = transformers.LlamaForCausalLM(config).double()
+    ids, places = torch.randint(50, (1, 32)), torch.arange(32)[None]
+    expected = model(ids).logits.detach()
+    for layer in model.model.layers:  # a rank's positions have gaps, of which transformers makes a mask
+        layer.self_attn.register_forward_pre_hook(
+            lambda module, args, kwargs: (args, kwargs | {"attention_mask": None, "is_causal": True}), with_kwargs=True)
+    drop_in.enable()
+    with context_parallel(init_device_mesh("cpu", (dist.get_world_size(),)), buffers=[ids, places, expected],
+                          buffer_seq_dims=[1, 1, 1]):
+        logits = model(input_ids=ids, position_ids=places, use_cache=False).logits
+        torch.testing.assert_close(logits, expected, rtol=1e-8, atol=1e-9)
+        logits.sum().backward()
+    drop_in.disable()
+    assert all(x.grad is not None and bool(x.grad.isfinite().all()) for x in model.parameters())
+
+
 class Attentive(torch.nn.Module):
     """A layer whose sequence the ranks of a group share."""
 
@@ -252,13 +314,6 @@ def case_errors():
     rank, size = dist.get_rank(), dist.get_world_size()
     placement = Placement("contiguous", 24, 4)
     q = placement.take(draw(B, H, 24, D), 2)
-
-    def error_of(call):
-        try:
-            call()
-        except (attention_cpp.Error, TypeError) as error:
-            return str(error)
-        return ""
 
     wrong = q[..., :4] if rank == size - 1 else q
     error = error_of(lambda: distributed.attention(q, wrong, q, placement))

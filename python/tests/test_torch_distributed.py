@@ -40,9 +40,14 @@ def test_batches_and_sequences_over_ranks():
     run(4, "wrappers")
 
 
+def test_context_parallel_of_torch():
+    run(2, "context_parallel")
+    run(3, "context_parallel")
+
+
 def test_a_model_of_transformers():
     pytest.importorskip("transformers")
-    run(2, "transformers")
+    run(2, "transformers", "context_parallel_model")
 
 
 def test_without_a_process_group():

@@ -203,6 +203,8 @@ def _computed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | Non
             return out
         except Error as error:  # torch raises its own error, or computes the call if it allows it
             refusal = str(error) if attn_mask is None or attn_mask.dim() > 1 else ""
+    if any(type(tensor).__name__ == "DTensor" for tensor in (query, key, value)):
+        return _shared(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, strict)
     reason = why_not(query, key, value, attn_mask, dropout_p, is_causal, scale) or refusal
     if not reason:
         try:
@@ -210,6 +212,22 @@ def _computed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | Non
         except Error as error:
             reason = str(error)
     return _leave_to_torch(reason, strict, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def _shared(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
+            scale: float | None, enable_gqa: bool, strict: bool) -> Tensor:
+    """Of DTensors, which ranks share: those of torch's context_parallel, for which torch has nothing on CPUs."""
+    from .._distributed import context_parallel
+
+    if not context_parallel.is_active_for(query, key, value):
+        return _leave_to_torch("query, key or value is a DTensor, and not of context_parallel on CPUs", strict, query,
+                               key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+    def options() -> Options:
+        shared = problem(query, key, value, None, is_causal, enable_gqa)[3]
+        return shared.having(dropout=float(dropout_p), scale=None if scale is None else float(scale))
+
+    return context_parallel.attention(query, key, value, attn_mask, options)
 
 
 def _leave_to_torch(reason: str, strict: bool, *arguments: Any) -> Tensor:
