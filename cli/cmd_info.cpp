@@ -10,6 +10,7 @@
 #include "attn/peaks.h"
 #include "commands.h"
 #include "config_flags.h"
+#include "job.h"
 #include "memory.h"
 #include "numbers.h"
 #include "options.h"
@@ -120,7 +121,8 @@ std::string heads_of(const attn::models::Config& config) {
 }
 
 /// From the configuration alone: it takes no longer for a large model than for a small one.
-void describe_model(const attn::models::Config& config, const std::string& tokens, int64_t batch) {
+void describe_model(const attn::models::Config& config, const std::string& tokens, int64_t batch,
+                    const Parallel& ranks) {
   using attn::nn::Precision;
   const attn::models::ParameterCounts counts = attn::models::count_parameters(config);
   row("model", config.model);
@@ -154,16 +156,24 @@ void describe_model(const attn::models::Config& config, const std::string& token
     if (const int64_t states = attn::models::state_bytes(config, Precision::float32))
       row("states", fmt::format("{} a text of any length", bytes(static_cast<double>(states))));
   }
+  const auto memory = [&](Precision precision, bool recompute) {
+    const int64_t sequence = std::max<int64_t>(ranks.sequence, 1);
+    return memory_of({.config = config,
+                      .precision = precision,
+                      .batch = batch,
+                      .length = (config.context - 1) / sequence + 1,
+                      .recompute = recompute,
+                      .replicas = std::max<int64_t>(ranks.data, 1) * sequence,
+                      .tensor_ranks = std::max<int64_t>(ranks.tensor, 1)});
+  };
   for (const auto& [name, precision] :
-       {std::pair("float32", Precision::float32), std::pair("bfloat16", Precision::bfloat16)}) {
-    const auto memory = [&, kind = precision](bool recompute) {
-      return attn::models::training_memory(config, kind, batch, config.context, recompute);
-    };
+       {std::pair("float32", Precision::float32), std::pair("bfloat16", Precision::bfloat16)})
     row(fmt::format("training, {}", name).c_str(),
-        fmt::format("{}; {} with --recompute (batches of {})", bytes(memory(false).total()),
-                    bytes(memory(true).total()), batch));
-  }
-  row("  of that, float32", describe(attn::models::training_memory(config, Precision::float32, batch, config.context)));
+        fmt::format("{}; {} with --recompute (batches of {}{})", bytes(memory(precision, false).total()),
+                    bytes(memory(precision, true).total()), batch,
+                    ranks.ranks() > 1 ? fmt::format(", each of {} ranks", ranks.ranks()) : ""));
+  row("  of that, float32", describe(memory(Precision::float32, false)));
+  row("  with --recompute", describe(memory(Precision::float32, true)));
   list_parameters(config);
 }
 
@@ -171,6 +181,7 @@ struct Info {
   std::string directory;
   ConfigOptions config;
   int64_t vocabulary = 256, batch = 12;
+  Parallel parallel;
 
   /// All that can be wrong is found before the machine is measured.
   void run() const {
@@ -199,7 +210,7 @@ struct Info {
     describe_machine();
     fmt::print("\n");
     if (!where.empty()) row("directory", where);
-    describe_model(shape, tokens, batch);
+    describe_model(shape, tokens, batch, parallel);
   }
 };
 
@@ -215,6 +226,9 @@ void add_info(CLI::App& app) {
   command->add_option("--vocab-size", run->vocabulary, "of a model that is not trained yet")->check(whole(1, 1 << 24));
   command->add_option("--batch", run->batch, "sequences a batch, for the memory of a training")
       ->check(whole(1, 1 << 20));
+  run->parallel.add_data(*command);
+  run->parallel.add_sequence(*command);
+  run->parallel.add_tensor(*command);
   run->config.add(*command);
   command->callback([=] { run->run(); });
 }

@@ -70,6 +70,13 @@ Launched launched() {
 
 void wait_for_first_rank() { sleep(10); }
 
+void Parallel::add_data(CLI::App& command) {
+  command
+      .add_option("--data-parallel", data,
+                  "ranks that share the batches of an update, the processes of mpirun -n; 0 = one process, without MPI")
+      ->check(whole(0, 1 << 20));
+}
+
 void Parallel::add_sequence(CLI::App& command) {
   command
       .add_option("--sequence-parallel", sequence,

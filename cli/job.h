@@ -29,6 +29,7 @@ void wait_for_first_rank();
 struct Parallel {
   int64_t data = 0, sequence = 0, tensor = 0;
 
+  void add_data(CLI::App& command);
   void add_sequence(CLI::App& command);
   void add_tensor(CLI::App& command);
   bool is_given() const { return data || sequence || tensor; }

@@ -2,8 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "commands.h"
 #include "numbers.h"
 #include "output.h"
@@ -49,17 +47,17 @@ attn::models::TrainingMemory memory_of(const TrainingShape& shape) {
   const auto replicas = static_cast<double>(shape.replicas), parts = static_cast<double>(shape.tensor_ranks);
   for (double* bytes : {&memory.weights, &memory.gradients, &memory.moments}) *bytes /= parts;
   if (replicas > 1 || parts > 1) memory.gradients += memory.gradients / replicas;
-  if (replicas > 1 || parts > 1) memory.between = std::max(memory.between, memory.moments);  // rank 0 gathers them
   memory.moments /= replicas;
-  memory.activations *= 0.25 + 0.75 / parts;  // of a block's results a quarter is what all ranks have
+  for (double* bytes : {&memory.activations, &memory.validation})
+    *bytes *= 0.25 + 0.75 / parts;  // of a block's results a quarter is what all ranks have
   return memory;
 }
 
 std::string describe(const attn::models::TrainingMemory& memory) {
   const auto bytes = [](double count) { return short_number(count) + "B"; };
-  return fmt::format("{}: {} weights, {} gradients, {} moments, {} activations, {} to validate or save",
-                     bytes(memory.total()), bytes(memory.weights), bytes(memory.gradients), bytes(memory.moments),
-                     bytes(memory.activations), bytes(memory.between));
+  return fmt::format("{}: {} weights, {} gradients, {} moments, {} activations, {} validation", bytes(memory.total()),
+                     bytes(memory.weights), bytes(memory.gradients), bytes(memory.moments), bytes(memory.activations),
+                     bytes(memory.validation));
 }
 
 void require_memory(const TrainingShape& shape, bool force) {

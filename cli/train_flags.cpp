@@ -101,10 +101,7 @@ void add_run_options(CLI::App& command, Settings& settings) {
   command.add_option("--seed", options.seed, "random seed of weights, data and dropout")->check(whole(0));
   add_precision(command, settings.precision, "type of the computation; parameters and moments stay float32");
   add_scaling_options(command, settings);
-  command
-      .add_option("--data-parallel", settings.parallel.data,
-                  "ranks that share the batches of an update, the processes of mpirun -n; 0 = one process, without MPI")
-      ->check(whole(0, 1 << 20));
+  settings.parallel.add_data(command);
   settings.parallel.add_sequence(command);
   settings.parallel.add_tensor(command);
   command.add_flag("--recompute", options.recompute,

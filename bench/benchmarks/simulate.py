@@ -7,11 +7,18 @@ pair of chunks takes what it takes here, on one thread. The network is a latency
 Table `check`: two ranks in network namespaces that are joined at a rate, and the simulation of the same call. For root;
 see bench/network.sh. Table `simulated`: more ranks, each a machine with so many of these cores that share its work
 evenly; `efficiency` beside one rank that computes all pairs.
+
+Table `model`: an update of a LLaMA of 7 B parameters by one long text, with recomputation. What its layers take besides
+attention comes from updates of one such layer here; tensor ranks wait for the sums of their results.
 """
 
 import argparse
 import dataclasses
+import json
+import pathlib
 import re
+import subprocess
+import tempfile
 from collections.abc import Iterator
 
 import numpy as np
@@ -25,6 +32,9 @@ from .timing import in_turn
 CHUNK = 1024
 TESTED = {"tokens": 8192, "heads": 4, "kv_heads": 4, "head_dim": 64}
 LARGE = {"heads": 32, "kv_heads": 8, "head_dim": 128}  # a layer of LLaMA 3 8B
+MODEL = {"embed-dim": 4096, "layers": 32, "heads": 32, "hidden-dim": 11008}  # LLaMA 7B
+LAYOUTS = ((2**15, 1, 1), (2**15, 4, 1), (2**15, 4, 4), (2**17, 4, 1), (2**17, 16, 1), (2**17, 16, 4), (2**20, 16, 4),
+           (2**20, 64, 1), (2**20, 64, 4), (2**20, 256, 1))  # tokens, ranks that share them, ranks that share layers
 BITS = {"200mbit": 2e8, "1gbit": 1e9, "10gbit": 1e10}
 
 
@@ -129,6 +139,51 @@ def checked(options: argparse.Namespace, rate: str, causal: bool) -> tuple[float
     return float(milliseconds[1]) / 1e3, float(re.search(r"([0-9.]+) MB sent", said)[1])
 
 
+def seconds_of_a_token(options: argparse.Namespace) -> float:
+    """Of an update of one layer, on one thread, without attention: what more tokens take."""
+    seconds = []
+    shape = [word for name, value in (MODEL | {"layers": 1}).items() for word in (f"--{name}", str(value))]
+    for context in (256, 768):
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([options.build / "cli/attn", "train", options.data / "tinyshakespeare/input.txt", "--model",
+                            "llama", *shape, "--tokens", "bytes", "--context", str(context), "--batch", "1", "--steps",
+                            "4", "--warmup", "0", "--validation-batches", "1", "--threads", "1", "--quiet", "--out",
+                            f"{folder}/model", "--save-every", "100"], check=True, capture_output=True)
+            rows = [json.loads(line) for line in pathlib.Path(f"{folder}/model/log.jsonl").read_text().splitlines()]
+        seconds.append(min(row["seconds"] for row in rows if "seconds" in row))
+    return (seconds[1] - seconds[0]) / (768 - 256)
+
+
+def memory_of_a_rank(options: argparse.Namespace, tokens: int, sequence: int, tensor: int) -> str:
+    """As attn info says."""
+    shape = [word for name, value in MODEL.items() for word in (f"--{name}", str(value))]
+    said = subprocess.run([options.build / "cli/attn", "info", "--model", "llama", *shape, "--vocab-size", "32000",
+                           "--context", str(tokens), "--batch", "1", "--sequence-parallel", str(sequence),
+                           "--tensor-parallel", str(tensor)], check=True, capture_output=True, text=True).stdout
+    return re.search(r"training, float32 .*; ([0-9.]+ [A-Z]+) with --recompute", said)[1]
+
+
+def model(options: argparse.Namespace, about: dict[str, object]) -> Iterator[Row]:
+    token = seconds_of_a_token(options)
+    about["layer of 7B"] = f"{1e3 * token:.3g} ms a token"
+    shape = {"heads": MODEL["heads"], "kv_heads": MODEL["heads"], "head_dim": 128}
+    pairs = measure(**shape, samples=options.samples)
+    rate = BITS["10gbit"]
+    for tokens, sequence, tensor in LAYOUTS:
+        own = {way: Pair(pair.full / options.cores / tensor, pair.diagonal / options.cores / tensor)
+               for way, pair in pairs.items()}
+        of_rank = shape | {"heads": shape["heads"] // tensor, "kv_heads": shape["kv_heads"] // tensor}
+        again = {"forward": own["forward"]}
+        attention = sum(simulate(sequence, tokens, of_rank, True, some, rate, 50e-6)[0] for some in (own, again))
+        products = 4 / 3 * token * tokens / sequence / tensor / options.cores
+        sums = 6 * 2 * (tensor - 1) / tensor * tokens / sequence * MODEL["embed-dim"] * 4 / (rate / 8)
+        seconds = MODEL["layers"] * (attention + products + sums)
+        yield {"table": "model", "tokens": tokens, "sequence": sequence, "tensor": tensor,
+               "memory": memory_of_a_rank(options, tokens, sequence, tensor), "hours": seconds / 3600,
+               "attention %": 100 * MODEL["layers"] * attention / seconds,
+               "sums %": 100 * MODEL["layers"] * sums / seconds, "tokens/s": tokens / seconds}
+
+
 def run(options: argparse.Namespace, about: dict[str, object]) -> Iterator[Row]:
     attention_cpp.threads(1)
     about["latency"] = "50 us"
@@ -143,9 +198,11 @@ def run(options: argparse.Namespace, about: dict[str, object]) -> Iterator[Row]:
             yield {"table": "check", "mask": "causal" if causal else "none", "network": rate, "measured s": seconds,
                    "simulated s": predicted, "off %": 100 * (predicted / seconds - 1), "measured MB": megabytes,
                    "simulated MB": sent / 1e6}
+    about["cores of a rank"] = options.cores
+    if options.filter.search("model"):
+        yield from model(options, about)
     if not options.filter.search("simulated"):
         return
-    about["cores of a rank"] = options.cores
     pairs = {way: Pair(pair.full / options.cores, pair.diagonal / options.cores)
              for way, pair in measure(**LARGE, samples=options.samples).items()}
     for tokens in (2**17, 2**20, 2**27):

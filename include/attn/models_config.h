@@ -251,8 +251,8 @@ struct TrainingMemory {
   double gradients = 0;    ///< of all parameters
   double moments = 0;      ///< both moments of AdamW
   double activations = 0;  ///< what the tape keeps for the backward, with logits and their gradient
-  double between = 0;      ///< what a validation takes
-  double total() const { return weights + gradients + moments + activations + between; }
+  double validation = 0;   ///< what a validation takes besides
+  double total() const { return weights + gradients + moments + activations + validation; }
 };
 /// The memory of a training with batches [sequences, length], computed from what each operation of the tape keeps; a
 /// test compares it with measurements. With `recompute` blocks keep only their inputs. `trains` as in

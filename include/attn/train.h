@@ -220,7 +220,7 @@ class Trainer {
   double run_batch(uint64_t number, double loss_scale, double& tokens, double& seconds);
   const cluster::RankGrid& ranks() const;
   bool overlaps() const;
-  void write_checkpoint(std::vector<io::NamedTensor> tensors, const std::string& state);
+  void write_checkpoint(const std::string& state);
   double run_forward(autograd::Tape& tape, uint64_t number, std::optional<BatchLoss>& batch, double& seconds);
   void run_backward(autograd::Tape& tape, const BatchLoss& batch, double loss_scale, double& seconds);
   double accumulate_gradients(StepReport& report);

@@ -332,7 +332,7 @@ TrainingMemory training_memory(const Config& config, nn::Precision precision, in
   memory.activations = arrays.around() + 2 * arrays.logits(master) + arrays.layer_gradients() +
                        (element < master ? arrays.logits(element) : 0);
   memory.activations += recompute ? arrays.recomputed() : arrays.layers();
-  memory.between = 2 * arrays.logits(master) + arrays.inference();
+  memory.validation = 2 * arrays.logits(master) + arrays.inference();
   return memory;
 }
 

@@ -6,6 +6,7 @@
 #include "train/optimizer.h"
 #include "train/options.h"
 #include "train/pieces.h"
+#include "train/requests.h"
 
 namespace attn::train {
 namespace {
@@ -17,7 +18,7 @@ class Slices {
  public:
   /// `tensors` are those of this rank, the same on all, and borrowed.
   Slices(cluster::Communicator& ranks, const nn::Parameters& parameters, std::vector<io::NamedTensor>& tensors)
-      : ranks_(ranks), tensors_(tensors) {
+      : ranks_(ranks), requests_(ranks), tensors_(tensors) {
     std::vector<nn::IndexRange> mine;
     for (const io::NamedTensor& tensor : tensors) {
       const size_t prefix = tensor.name.starts_with("adamw.") ? std::string_view("adamw.m.").size() : 0;
@@ -27,7 +28,7 @@ class Slices {
     ranges_ = cluster::gather(ranks, mine);
   }
 
-  /// On rank 0: the tensors, whose slices come from the other ranks when they are read, until finish().
+  /// On rank 0: the tensors, whose slices come from the other ranks when they are read, until end().
   std::vector<io::NamedTensor> whole() {
     std::vector<io::NamedTensor> all = tensors_;
     size_t next = 0;  // among the ranges
@@ -39,26 +40,18 @@ class Slices {
     }
     return all;
   }
-  void finish() { announce(kNone); }
+  void end() { requests_.end(); }
 
-  /// On the other ranks: sends what rank 0 reads, until finish().
-  void serve() {
-    for (int64_t n = announce(0); n != kNone; n = announce(0)) {
-      const cluster::Message mine = {0, const_cast<void*>(tensors_[n].data), bytes_of(of_[n]->master.shape(), n)};
+  /// On the other ranks: sends what rank 0 reads, until end().
+  void give() {
+    while (const std::optional<int64_t> n = requests_.next()) {
+      const std::string_view bytes = io::bytes_of(tensors_[*n]);
+      const cluster::Message mine = {0, const_cast<char*>(bytes.data()), std::ssize(bytes)};
       ranks_.start({&mine, 1}, {}, kMoments)->wait();
     }
   }
 
  private:
-  static constexpr int64_t kNone = -1;
-
-  /// What rank 0 says.
-  int64_t announce(int64_t n) {
-    std::vector<int64_t> all(ranks_.size());
-    ranks_.all_gather(&n, sizeof n, all.data());
-    return all[0];
-  }
-
   int64_t bytes_of(const std::vector<int64_t>& shape, size_t n) const {
     int64_t bytes = size_of(tensors_[n].dtype);
     for (const int64_t extent : shape) bytes *= extent;
@@ -66,7 +59,7 @@ class Slices {
   }
 
   const void* collect(size_t n, size_t first_range) {
-    announce(static_cast<int64_t>(n));
+    requests_.ask(static_cast<int64_t>(n));
     const nn::Parameter& parameter = *of_[n];
     whole_ = Array(tensors_[n].dtype, parameter.whole_shape, false);
     nn::Slice slice = parameter.slice;
@@ -75,8 +68,8 @@ class Slices {
       slice.ranges.assign(from, from + std::ssize(parameter.slice.ranges));
       const std::vector<int64_t> shape = slice.shape_of(parameter.whole_shape);
       if (rank == 0) {
-        put_slice(Array(whole_.dtype(), shape, {std::shared_ptr<void>(), const_cast<void*>(tensors_[n].data)}), slice,
-                  whole_);
+        const char* mine = io::bytes_of(tensors_[n]).data();
+        put_slice(Array(whole_.dtype(), shape, {std::shared_ptr<void>(), const_cast<char*>(mine)}), slice, whole_);
         continue;
       }
       const Array part(whole_.dtype(), shape, false);
@@ -88,38 +81,48 @@ class Slices {
   }
 
   cluster::Communicator& ranks_;
+  Requests requests_;
   std::vector<io::NamedTensor>& tensors_;
   std::vector<const nn::Parameter*> of_;
   std::vector<std::vector<nn::IndexRange>> ranges_;  // of each rank, of all tensors
   Array whole_;
 };
 
+/// work(), and end() whether it throws or not.
+template <class Work, class End>
+void do_and_end(const Work& work, const End& end) {
+  try {
+    work();
+  } catch (...) {
+    end();
+    throw;
+  }
+  end();
+}
+
 }  // namespace
 
-void Trainer::write_checkpoint(std::vector<io::NamedTensor> tensors, const std::string& state) {
+/// Rank 0 writes what it has and what it asks the others for, one tensor at a time: it asks the first rank of each
+/// slice of the layers, which asks those that have the moments of the slice.
+void Trainer::write_checkpoint(const std::string& state) {
+  if (ranks().replicas().rank() > 0) return optimizer_->give_moments();
+  std::vector<io::NamedTensor> tensors = parameters_.tensors();
+  for (io::NamedTensor& moment : optimizer_->moments()) tensors.push_back(std::move(moment));
   const bool keep = options_.keep_every > 0 && step_ % options_.keep_every == 0;
   const auto write = [&](std::span<const io::NamedTensor> all) {
     models::Checkpoints(directory_).save(step_, all, state, is_best_, keep);
   };
-  cluster::Communicator& tensor = ranks().tensor();
-  if (ranks().replicas().rank() > 0) return;
-  if (tensor.size() == 1) return write(tensors);
-  Slices slices(tensor, parameters_, tensors);
-  if (tensor.rank() > 0) return slices.serve();
-  try {
-    write(slices.whole());
-  } catch (...) {
-    slices.finish();
-    throw;
-  }
-  slices.finish();
+  const auto write_slices = [&] {
+    Slices slices(ranks().tensor(), parameters_, tensors);
+    if (ranks().tensor().rank() > 0) slices.give();
+    else do_and_end([&] { write(slices.whole()); }, [&] { slices.end(); });
+  };
+  do_and_end([&] { ranks().tensor().size() == 1 ? write(tensors) : write_slices(); },
+             [&] { optimizer_->end_moments(); });
 }
 
 void Trainer::save() {
   if (directory_.empty()) return;
-  SavedMoments moments = optimizer_->saved_moments();
-  std::vector<io::NamedTensor> tensors = parameters_.tensors();
-  for (io::NamedTensor& tensor : moments.tensors) tensors.push_back(std::move(tensor));
   OrderedJson state = {{"step", step_},
                        {"updates", optimizer_->updates()},
                        {"options", decisive(options_, parameters_.options().precision)}};
@@ -129,7 +132,7 @@ void Trainer::save() {
     state["metric"] = name_of(metric_);
   }
   state["since_best"] = since_best_;
-  cluster::on_all_ranks(ranks(), "checkpoint", [&] { write_checkpoint(std::move(tensors), state.dump()); });
+  cluster::on_all_ranks(ranks(), "checkpoint", [&] { write_checkpoint(state.dump()); });
   saved_step_ = step_;
 }
 

@@ -29,7 +29,7 @@ class OwnOptimizer : public Optimizer {
   }
   int64_t updates() const override { return adamw_.options.step - 1; }
 
-  SavedMoments saved_moments() override { return {adamw_.tensors(), {}}; }
+  std::vector<io::NamedTensor> moments() override { return adamw_.tensors(); }
   void load(const io::Safetensors& file, int64_t updates) override { adamw_.load(file, updates + 1); }
 
  private:

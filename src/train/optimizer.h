@@ -13,12 +13,6 @@
 
 namespace attn::train {
 
-/// The moments of AdamW as a file has them, and the arrays that they are borrowed from, where those are copies.
-struct SavedMoments {
-  std::vector<io::NamedTensor> tensors;
-  std::vector<Array> copies;
-};
-
 /// AdamW on the sum of the gradients of some batches.
 class Optimizer {
  public:
@@ -38,8 +32,11 @@ class Optimizer {
   /// Updates so far.
   virtual int64_t updates() const = 0;
 
-  /// On the first of the ranks that have the same part of the model all moments of that part, on the others none.
-  virtual SavedMoments saved_moments() = 0;
+  /// The moments of this part of the model, on the first of the ranks that have it. They are read one after the other,
+  /// until end_moments(); the other ranks give theirs meanwhile.
+  virtual std::vector<io::NamedTensor> moments() = 0;
+  virtual void end_moments() {}
+  virtual void give_moments() {}
   virtual void load(const io::Safetensors& file, int64_t updates) = 0;
 };
 

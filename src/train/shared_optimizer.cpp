@@ -9,9 +9,11 @@
 // Sums, norms and updates are those of whole parameters, in an order that does not depend on the number of ranks.
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "train/gradient_exchange.h"
 #include "train/optimizer.h"
+#include "train/requests.h"
 
 namespace attn::train {
 namespace {
@@ -66,6 +68,12 @@ class SharedOptimizer : public Optimizer {
     const DType dtype = parameters.dtype() == DType::float64 ? DType::float64 : DType::float32;
     for (Array* array : {&sum_, &first_moment_, &second_moment_}) *array = Array(dtype, {own});
     exchange_.emplace(ranks_, parameters, pieces_, sum_);
+    for (const auto& [kind, moment] : {std::pair("adamw.m.", &first_moment_), std::pair("adamw.v.", &second_moment_)})
+      for (size_t first = 0, end = 0; first < pieces_.size(); first = end) {
+        while (end < pieces_.size() && pieces_[end].parameter == pieces_[first].parameter) ++end;
+        saved_.push_back(
+            {kind + parameter_of(pieces_[first]).name, moment, std::span(pieces_).subspan(first, end - first)});
+      }
   }
 
   void begin() override { exchange_->begin_update(); }
@@ -75,13 +83,16 @@ class SharedOptimizer : public Optimizer {
   std::vector<std::optional<double>> squares() override;
   void step(ops::AdamWOptions options) override;
   int64_t updates() const override { return updates_; }
-  SavedMoments saved_moments() override;
+  std::vector<io::NamedTensor> moments() override;
+  void end_moments() override { requests_.end(); }
+  void give_moments() override;
   void load(const io::Safetensors& file, int64_t updates) override;
 
  private:
   bool is_own(const Piece& piece) const { return piece.owner == ranks_.rank(); }
   int64_t element() const { return size_of(sum_.dtype()); }
   const nn::Parameter& parameter_of(const Piece& piece) const { return parameters_.all()[piece.parameter]; }
+  const void* collect(size_t n);
   void send_values();
   void add_slices(std::vector<std::optional<double>>& squares);
 
@@ -92,6 +103,16 @@ class SharedOptimizer : public Optimizer {
   Array sum_, first_moment_, second_moment_;  // of the own pieces
   std::optional<GradientExchange> exchange_;
   int64_t updates_ = 0;
+
+  /// A moment of a parameter, whose pieces are consecutive.
+  struct Saved {
+    std::string name;
+    const Array* own;
+    std::span<const Piece> pieces;
+  };
+  std::vector<Saved> saved_;
+  Requests requests_{ranks_};
+  Array collected_;
 };
 
 std::vector<std::optional<double>> SharedOptimizer::squares() {
@@ -155,30 +176,40 @@ void SharedOptimizer::send_values() {
 
 // --------------------------------------------------------------------------------------------------------- checkpoints
 
-SavedMoments SharedOptimizer::saved_moments() {
-  SavedMoments saved;
-  std::vector<Message> sent, received;
-  const bool collects = ranks_.rank() == 0;
-  for (const auto& [kind, own] : {std::pair("adamw.m.", &first_moment_), std::pair("adamw.v.", &second_moment_)}) {
-    std::vector<Array> whole(parameters_.all().size());
-    for (const Piece& piece : pieces_) {
-      const nn::Parameter& parameter = parameter_of(piece);
-      const View<2> part = is_own(piece) ? own_part(*own, piece) : View<2>();
-      if (!collects && is_own(piece)) sent.push_back(message(0, part));
-      if (!collects) continue;
-      Array& to = whole[piece.parameter];
-      if (!to) {
-        to = Array(own->dtype(), parameter.master.shape(), false);
-        saved.copies.push_back(to);
-        saved.tensors.push_back({kind + parameter.name, to.dtype(), to.shape(), to.data()});
-      }
-      const View<2> place = part_of(to, piece);
-      if (is_own(piece)) std::memcpy(place.data, part.data, static_cast<size_t>(piece.count * element()));
-      else received.push_back(message(piece.owner, place));
-    }
+std::vector<io::NamedTensor> SharedOptimizer::moments() {
+  std::vector<io::NamedTensor> tensors;
+  for (size_t n = 0; n < saved_.size(); ++n)
+    tensors.push_back({.name = saved_[n].name,
+                       .dtype = saved_[n].own->dtype(),
+                       .shape = parameter_of(saved_[n].pieces[0]).master.shape(),
+                       .load = [this, n] { return collect(n); }});
+  return tensors;
+}
+
+/// The whole moment on the first rank, until the next is collected.
+const void* SharedOptimizer::collect(size_t n) {
+  requests_.ask(static_cast<int64_t>(n));
+  const Saved& saved = saved_[n];
+  collected_ = Array(saved.own->dtype(), parameter_of(saved.pieces[0]).master.shape(), false);
+  std::vector<Message> received;
+  for (const Piece& piece : saved.pieces) {
+    const View<2> to = part_of(collected_, piece);
+    if (is_own(piece))
+      std::memcpy(to.data, own_part(*saved.own, piece).data, static_cast<size_t>(piece.count * element()));
+    else received.push_back(message(piece.owner, to));
   }
-  ranks_.start(sent, received, kMoments)->wait();
-  return saved;
+  ranks_.start({}, received, kMoments)->wait();
+  return collected_.data();
+}
+
+void SharedOptimizer::give_moments() {
+  while (const std::optional<int64_t> n = requests_.next()) {
+    const Saved& saved = saved_[static_cast<size_t>(*n)];
+    std::vector<Message> sent;
+    for (const Piece& piece : saved.pieces)
+      if (is_own(piece)) sent.push_back(message(0, own_part(*saved.own, piece)));
+    ranks_.start(sent, {}, kMoments)->wait();
+  }
 }
 
 namespace {

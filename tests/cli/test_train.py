@@ -156,6 +156,14 @@ def test_info_needs_no_memory_of_the_model(attn):
         for part in ("embedding", "attention", "feed-forward", "norms", "head", "FLOP a token", "weights", "cache",
                      "training, float32", "training, bfloat16"):
             assert re.search(rf"^ *{part} +\S", done.stdout, re.M), (part, done.stdout)
+    def gigabytes(*arguments):
+        said = attn.run("info", *llama.split(), *arguments).stdout
+        return float(re.search(r"with --recompute +([0-9.]+) GB", said)[1]), said
+
+    alone, said = gigabytes()
+    assert "ranks" not in said
+    shared, said = gigabytes("--data-parallel", 2, "--sequence-parallel", 2, "--tensor-parallel", 4)
+    assert "each of 16 ranks" in said and shared < alone / 4, (alone, shared)
     attn.file("text.txt", TEXT)
     attn.run("train", "text.txt", "--steps", 2, "--out", "gpt", *SHAPE)
     said = attn.run("info", "gpt").stdout
