@@ -112,6 +112,16 @@ def case_ring_functions():
                 own(attention_cpp.flash_attn.flash_attn_func(q, q, q, causal=causal)), **CLOSE)
 
 
+    for shape in ((0, n), (B, 0)):
+        empty = draw(*shape, H, D).requires_grad_()
+        distributed.stripe_flash_attn_func(empty, empty, empty).sum().backward()
+        assert empty.grad.shape == empty.shape
+    odd = draw(B, 5 * size, H, D)
+    torch.testing.assert_close(distributed.stripe_flash_attn_func(*[odd[:, rank::size]] * 3, causal=True),
+                               attention_cpp.flash_attn.flash_attn_func(odd, odd, odd, causal=True)[:, rank::size],
+                               **CLOSE)
+
+
 def case_varlen():
     rank, size = dist.get_rank(), dist.get_world_size()
     lengths = [4, 10, 2]  # on each rank

@@ -17,7 +17,7 @@ from .ranks import GroupRanks, Placement
 def _places(placement: Placement | None, tokens: int, rank: int, group: dist.ProcessGroup | None, size: int) -> Tensor:
     """The tokens of a rank, in the order of its arrays: stripes where there is no placement."""
     if placement is None:
-        return torch.arange(rank, tokens, size)
+        return torch.arange(tokens)[rank::size]
     return torch.cat([torch.arange(0), *(torch.arange(*tokens) for tokens in placement.ranges(group, rank))])
 
 
@@ -34,6 +34,8 @@ class _Moved(torch.autograd.Function):
                   for kind in ((placement, None) if to_stripes else (None, placement))]
         mine_before, mine_after = places[0][ranks.rank], places[1][ranks.rank]
         result = x.new_empty(x.shape[0], len(mine_after), *x.shape[2:])
+        if not x.numel():
+            return result
         works, sent, received = [], [], []
         for rank in range(ranks.size):
             comes = torch.isin(mine_after, places[0][rank]).nonzero()[:, 0]
@@ -44,7 +46,7 @@ class _Moved(torch.autograd.Function):
             if len(comes):
                 received.append((comes, x.new_empty(x.shape[0], len(comes), *x.shape[2:])))
                 works.append(dist.irecv(received[-1][1], ranks.peer(rank), group))
-            if leaves.numel():
+            if leaves.shape[1]:
                 sent.append(leaves.contiguous())
                 works.append(dist.isend(sent[-1], ranks.peer(rank), group))
         for work in works:
