@@ -44,14 +44,10 @@ ConstView<4> CallByHeads::own_pairs(const ConstView<4>& pairs, bool one_row, std
   return pairs.slice(1, heads.begin, heads.end);
 }
 
-Array CallByHeads::queries(DType dtype, int64_t width) const {
-  const TokenRange heads = groups_.own().of(HeadAxis::query);
-  return {dtype, {whole_.shape().B, heads.end - heads.begin, groups_.queries().rows(), width}, false};
-}
-
-Array CallByHeads::keys(DType dtype, int64_t width) const {
-  const TokenRange heads = groups_.own().of(HeadAxis::key);
-  return {dtype, {whole_.shape().B, heads.end - heads.begin, groups_.keys().rows(), width}, false};
+Array CallByHeads::array(HeadAxis axis, DType dtype, int64_t width) const {
+  const TokenRange heads = groups_.own().of(axis);
+  const GroupRows& rows = axis == HeadAxis::query ? groups_.queries() : groups_.keys();
+  return {dtype, {whole_.shape().B, heads.end - heads.begin, rows.rows(), width}, false};
 }
 
 Array CallByHeads::bias_gradient(DType dtype) const {
@@ -78,7 +74,8 @@ void forward_by_heads(Communicator& ranks, const Whole& whole, const AttentionOp
   ToHeads queries(groups, arrays.q, HeadAxis::query, groups.queries());
   ToHeads keys(groups, arrays.k, HeadAxis::key, groups.keys()), values(groups, arrays.v, HeadAxis::key, groups.keys());
   const Array q = queries.finish(), k = keys.finish(), v = values.finish();
-  const Array out = call.queries(arrays.out.dtype, whole.shape().Dv), lse = call.queries(sum_type(q.dtype()), 1);
+  const Array out = call.array(HeadAxis::query, arrays.out.dtype, whole.shape().Dv),
+              lse = call.array(HeadAxis::query, sum_type(q.dtype()), 1);
   call.each_piece([&](const PieceOfWhole& piece) {
     forward_over(groups.between(), *piece.whole, piece.options,
                  {heads_of(q, piece.heads), heads_of(k, piece.kv_heads), heads_of(v, piece.kv_heads),
@@ -100,9 +97,9 @@ struct HeadGradients {
 
   HeadGradients(const CallByHeads& call, const ClusterShape& shape, uint32_t agreed) {
     const DType dtype = sum_type(shape.dtype);
-    if (agreed & kDq) dq = call.queries(dtype, shape.D);
-    if (agreed & kDk) dk = call.keys(dtype, shape.D);
-    if (agreed & kDv) dv = call.keys(dtype, shape.Dv);
+    if (agreed & kDq) dq = call.array(HeadAxis::query, dtype, shape.D);
+    if (agreed & kDk) dk = call.array(HeadAxis::key, dtype, shape.D);
+    if (agreed & kDv) dv = call.array(HeadAxis::key, dtype, shape.Dv);
     if (agreed & kDbias) dbias = call.bias_gradient(dtype);
     if (agreed & kDsink) dsink = call.sink_gradient(dtype);
   }

@@ -4,7 +4,7 @@
 #include <functional>
 #include <optional>
 
-#include "cluster/heads.h"
+#include "cluster/head_exchange.h"
 #include "cluster/sharded.h"
 
 namespace attn::cluster {
@@ -16,9 +16,8 @@ class CallByHeads {
   CallByHeads(Communicator& ranks, const Whole& whole, const AttentionOptions& rows, int size, uint32_t agreed);
 
   HeadGroups& groups() { return groups_; }
-  /// [B, own heads of the axis, rows of the group, width].
-  Array queries(DType dtype, int64_t width) const;
-  Array keys(DType dtype, int64_t width) const;
+  /// [B, own heads of the axis, rows of the group, width], of the query or key axis.
+  Array array(HeadAxis axis, DType dtype, int64_t width) const;
   /// The gradient of the bias, with the heads and rows of this call, as zeros.
   Array bias_gradient(DType dtype) const;
   Array sink_gradient(DType dtype) const;

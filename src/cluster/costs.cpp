@@ -1,4 +1,4 @@
-// What a chunk of attention and a message take on these ranks.
+// Measures the time of a chunk of attention and of a message on these ranks.
 #include <algorithm>
 #include <chrono>
 

@@ -1,4 +1,4 @@
-#include "cluster/heads.h"
+#include "cluster/head_exchange.h"
 
 #include <algorithm>
 #include <cstring>

@@ -9,7 +9,8 @@
 
 namespace attn::cluster {
 
-/// Ranks of a communicator at equal distances, as a communicator.
+/// Ranks of a communicator at equal distances, as a communicator. Unlike split(), it needs no message and no transport
+/// that can split.
 class SpacedRanks : public Communicator {
  public:
   SpacedRanks(Communicator& all, int first, int step, int size)
@@ -31,7 +32,7 @@ class SpacedRanks : public Communicator {
 struct HeadPiece {
   int64_t head, heads, kv_head, kv_heads;
 };
-/// Whose heads an axis of an array counts; `shared`: it has extent 1, for all heads.
+/// What an axis of an array counts: query heads, key/value heads, or nothing, as it has extent 1 for all heads.
 enum class HeadAxis { query, key, shared };
 
 /// The heads of one member of a group.
@@ -54,7 +55,7 @@ class GroupRows {
   };
   /// Of a group, which is a rank of `of_groups`.
   GroupRows(const Placement& placement, const Placement& of_groups, int group);
-  /// All members have the same row.
+  /// Of an array with one row, which all members have.
   static GroupRows of_one_row(int members);
   const std::vector<Run>& runs(int member) const { return runs_[member]; }
   int64_t rows(int member) const;
