@@ -157,14 +157,12 @@ void describe_model(const attn::models::Config& config, const std::string& token
       row("states", fmt::format("{} a text of any length", bytes(static_cast<double>(states))));
   }
   const auto memory = [&](Precision precision, bool recompute) {
-    const int64_t sequence = std::max<int64_t>(ranks.sequence, 1);
     return memory_of({.config = config,
                       .precision = precision,
                       .batch = batch,
-                      .length = (config.context - 1) / sequence + 1,
+                      .length = config.context,
                       .recompute = recompute,
-                      .replicas = std::max<int64_t>(ranks.data, 1) * sequence,
-                      .tensor_ranks = std::max<int64_t>(ranks.tensor, 1)});
+                      .ranks = ranks.shape()});
   };
   for (const auto& [name, precision] :
        {std::pair("float32", Precision::float32), std::pair("bfloat16", Precision::bfloat16)})

@@ -117,11 +117,10 @@ TrainingShape shape_of(const Settings& settings, const attn::models::Config& con
   return {.config = config,
           .precision = precision_named(settings.precision),
           .batch = settings.batch,
-          .length = (prepared.longest - 1) / job.grid().shape().sequence + 1,
+          .length = prepared.longest,
           .recompute = settings.options.recompute,
           .trains = trained_by(settings.tune, config),
-          .replicas = job.grid().replicas().size(),
-          .tensor_ranks = job.grid().tensor().size(),
+          .ranks = job.grid().shape(),
           .on_machine = job.on_machine()};
 }
 

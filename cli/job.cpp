@@ -91,6 +91,11 @@ void Parallel::add_tensor(CLI::App& command) {
       ->check(whole(0, 1 << 20));
 }
 
+attn::cluster::GridShape Parallel::shape() const {
+  const auto extent = [](int64_t ranks) { return static_cast<int>(std::max<int64_t>(ranks, 1)); };
+  return {extent(data), extent(sequence), extent(tensor)};
+}
+
 std::string Parallel::text() const {
   std::string all;
   for (const auto& [name, ranks] : {std::pair("data", data), {"sequence", sequence}, {"tensor", tensor}})
@@ -121,8 +126,7 @@ Job::Job(const char* command, const Parallel& parallel)
     throw AlreadySaid{2};
   }
   count_neighbours();
-  const auto axis = [](int64_t ranks) { return static_cast<int>(std::max<int64_t>(ranks, 1)); };
-  grid_.emplace(*ranks_, attn::cluster::GridShape{axis(parallel.data), axis(parallel.sequence), axis(parallel.tensor)});
+  grid_.emplace(*ranks_, parallel.shape());
 }
 
 attn::cluster::Communicator* Job::tensor_ranks() const {

@@ -36,7 +36,8 @@ struct Parallel {
   int64_t ranks() const {
     return std::max<int64_t>(data, 1) * std::max<int64_t>(sequence, 1) * std::max<int64_t>(tensor, 1);
   }
-  std::string text() const;  ///< "--data-parallel 2 --tensor-parallel 2"
+  attn::cluster::GridShape shape() const;  ///< with 1 where an option is not given
+  std::string text() const;                ///< "--data-parallel 2 --tensor-parallel 2"
 };
 
 class Job {

@@ -42,9 +42,10 @@ std::string what_fits(const TrainingShape& shape, double bytes) {
 }  // namespace
 
 attn::models::TrainingMemory memory_of(const TrainingShape& shape) {
-  attn::models::TrainingMemory memory = attn::models::training_memory(shape.config, shape.precision, shape.batch,
-                                                                      shape.length, shape.recompute, shape.trains);
-  const auto replicas = static_cast<double>(shape.replicas), parts = static_cast<double>(shape.tensor_ranks);
+  const int64_t length = (shape.length - 1) / shape.ranks.sequence + 1;
+  attn::models::TrainingMemory memory =
+      attn::models::training_memory(shape.config, shape.precision, shape.batch, length, shape.recompute, shape.trains);
+  const double replicas = double{1} * shape.ranks.data * shape.ranks.sequence, parts = shape.ranks.tensor;
   for (double* bytes : {&memory.weights, &memory.gradients, &memory.moments}) *bytes /= parts;
   if (replicas > 1 || parts > 1) memory.gradients += memory.gradients / replicas;
   memory.moments /= replicas;

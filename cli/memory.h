@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "attn/cluster_grid.h"
 #include "attn/models.h"
 
 namespace cli {
@@ -14,11 +15,10 @@ struct TrainingShape {
   attn::models::Config config;
   attn::nn::Precision precision = attn::nn::Precision::float32;
   int64_t batch = 1;   ///< sequences
-  int64_t length = 1;  ///< of each, at most
+  int64_t length = 1;  ///< of each, at most, on all ranks together
   bool recompute = false;
   std::function<bool(std::string_view)> trains = {};  ///< null: all parameters
-  int64_t replicas = 1;                               ///< ranks that share the moments
-  int64_t tensor_ranks = 1;                           ///< that share the layers
+  attn::cluster::GridShape ranks = {.data = 1};       ///< what they share; no extent is 0
   int64_t on_machine = 1;                             ///< of all ranks: they share its memory
 };
 
