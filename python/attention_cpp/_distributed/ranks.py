@@ -127,6 +127,14 @@ class GroupRanks:
         gathered = _bytes(to, count * self.size)
         dist.all_gather(list(gathered.split(count)), _bytes(address, count), group=self._group)
 
+    def exchange(self, sent: dict[int, Tensor], received: dict[int, Tensor]) -> None:
+        """Sends tensors to ranks and fills those that come from ranks, and waits for all; empty ones do not travel."""
+        works = [dist.irecv(x, self.peer(rank), self._group) for rank, x in received.items() if x.numel()]
+        works += [dist.isend(x, self.peer(rank), self._group) for rank, x in sent.items() if x.numel()]
+        for work in works:
+            if work is not None:
+                work.wait()
+
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:
         """What is wrong inside is said to the other ranks too, which raise it instead of waiting for this one."""

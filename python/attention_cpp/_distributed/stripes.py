@@ -34,26 +34,15 @@ class _Moved(torch.autograd.Function):
                   for kind in ((placement, None) if to_stripes else (None, placement))]
         mine_before, mine_after = places[0][ranks.rank], places[1][ranks.rank]
         result = x.new_empty(x.shape[0], len(mine_after), *x.shape[2:])
-        if not x.numel():
-            return result
-        works, sent, received = [], [], []
+        sent, received, comes = {}, {}, {}
         for rank in range(ranks.size):
-            comes = torch.isin(mine_after, places[0][rank]).nonzero()[:, 0]
-            leaves = x[:, torch.isin(mine_before, places[1][rank]).nonzero()[:, 0]]
-            if rank == ranks.rank:
-                result[:, comes] = leaves
-                continue
-            if len(comes):
-                received.append((comes, x.new_empty(x.shape[0], len(comes), *x.shape[2:])))
-                works.append(dist.irecv(received[-1][1], ranks.peer(rank), group))
-            if leaves.shape[1]:
-                sent.append(leaves.contiguous())
-                works.append(dist.isend(sent[-1], ranks.peer(rank), group))
-        for work in works:
-            if work is not None:
-                work.wait()
-        for comes, values in received:
-            result[:, comes] = values
+            comes[rank] = torch.isin(mine_after, places[0][rank]).nonzero()[:, 0]
+            sent[rank] = x[:, torch.isin(mine_before, places[1][rank]).nonzero()[:, 0]].contiguous()
+            received[rank] = x.new_empty(x.shape[0], len(comes[rank]), *x.shape[2:])
+        received[ranks.rank] = sent.pop(ranks.rank)
+        ranks.exchange(sent, {rank: part for rank, part in received.items() if rank != ranks.rank})
+        for rank, part in received.items():
+            result[:, comes[rank]] = part
         return result
 
     @staticmethod
@@ -67,4 +56,5 @@ def from_stripes(group: dist.ProcessGroup | None, placement: Placement, x: Tenso
 
 
 def to_stripes(group: dist.ProcessGroup | None, placement: Placement, x: Tensor) -> Tensor:
+    """The other direction."""
     return _Moved.apply(group, placement, True, x)

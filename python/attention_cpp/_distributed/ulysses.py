@@ -26,11 +26,7 @@ class _Exchange(torch.autograd.Function):
         received = [torch.empty_like(part) for part in sent]
         received[ranks.rank] = sent[ranks.rank]
         others = [rank for rank in range(ranks.size) if rank != ranks.rank]
-        works = [dist.irecv(received[rank], ranks.peer(rank), group) for rank in others]
-        works += [dist.isend(sent[rank], ranks.peer(rank), group) for rank in others]
-        for work in works:
-            if work is not None:
-                work.wait()
+        ranks.exchange({rank: sent[rank] for rank in others}, {rank: received[rank] for rank in others})
         return torch.cat(received, gather)
 
     @staticmethod
