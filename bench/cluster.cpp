@@ -138,8 +138,7 @@ class Measurement {
 
   /// Forward and backward of all ranks, from the moment when all are there to that when the last one is done.
   double on_ranks(Schedule schedule) {
-    attn::set_thread_count(s_.threads);
-    run_on(std::span(cores_).subspan(static_cast<size_t>(ranks_.rank() * s_.threads), static_cast<size_t>(s_.threads)));
+    run_on_own_cores();
     barrier();
     const double start = seconds_now();
     attn::cluster::attention(ranks_, placement_, mine_.q.view<4>(), mine_.k.view<4>(), mine_.v.view<4>(),
@@ -196,8 +195,7 @@ class Measurement {
 
   /// What the operator and a message take on these ranks.
   attn::cluster::ClusterCosts costs() {
-    attn::set_thread_count(s_.threads);
-    run_on(std::span(cores_).subspan(static_cast<size_t>(ranks_.rank() * s_.threads), static_cast<size_t>(s_.threads)));
+    run_on_own_cores();
     return attn::cluster::measure_costs(ranks_, shape());
   }
   attn::cluster::ClusterPlan plan(Schedule schedule, bool backward, const attn::cluster::ClusterCosts& costs) const {
@@ -209,6 +207,10 @@ class Measurement {
 
  private:
   attn::cluster::ClusterShape shape() const { return {1, s_.heads, s_.kv_heads, s_.head_dim, s_.head_dim, s_.dtype}; }
+  void run_on_own_cores() {
+    attn::set_thread_count(s_.threads);
+    run_on(std::span(cores_).subspan(static_cast<size_t>(ranks_.rank() * s_.threads), static_cast<size_t>(s_.threads)));
+  }
   void barrier() {
     const char byte = 0;
     std::vector<char> all(ranks_.size());

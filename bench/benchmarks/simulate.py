@@ -139,16 +139,20 @@ def checked(options: argparse.Namespace, rate: str, causal: bool) -> tuple[float
     return float(milliseconds[1]) / 1e3, float(re.search(r"([0-9.]+) MB sent", said)[1])
 
 
+def flags(shape: dict[str, int]) -> list[str]:
+    return [word for name, value in shape.items() for word in (f"--{name}", str(value))]
+
+
 def seconds_of_a_token(options: argparse.Namespace) -> float:
     """Of an update of one layer, on one thread, without attention: what more tokens take."""
     seconds = []
-    shape = [word for name, value in (MODEL | {"layers": 1}).items() for word in (f"--{name}", str(value))]
     for context in (256, 768):
         with tempfile.TemporaryDirectory() as folder:
+            of_layer = flags(MODEL | {"layers": 1, "context": context, "batch": 1, "steps": 4, "warmup": 0,
+                                      "validation-batches": 1, "threads": 1, "save-every": 100})
             subprocess.run([options.build / "cli/attn", "train", options.data / "tinyshakespeare/input.txt", "--model",
-                            "llama", *shape, "--tokens", "bytes", "--context", str(context), "--batch", "1", "--steps",
-                            "4", "--warmup", "0", "--validation-batches", "1", "--threads", "1", "--quiet", "--out",
-                            f"{folder}/model", "--save-every", "100"], check=True, capture_output=True)
+                            "llama", *of_layer, "--tokens", "bytes", "--quiet", "--out", f"{folder}/model"], check=True,
+                           capture_output=True)
             rows = [json.loads(line) for line in pathlib.Path(f"{folder}/model/log.jsonl").read_text().splitlines()]
         seconds.append(min(row["seconds"] for row in rows if "seconds" in row))
     return (seconds[1] - seconds[0]) / (768 - 256)
@@ -156,10 +160,10 @@ def seconds_of_a_token(options: argparse.Namespace) -> float:
 
 def memory_of_a_rank(options: argparse.Namespace, tokens: int, sequence: int, tensor: int) -> str:
     """As attn info says."""
-    shape = [word for name, value in MODEL.items() for word in (f"--{name}", str(value))]
-    said = subprocess.run([options.build / "cli/attn", "info", "--model", "llama", *shape, "--vocab-size", "32000",
-                           "--context", str(tokens), "--batch", "1", "--sequence-parallel", str(sequence),
-                           "--tensor-parallel", str(tensor)], check=True, capture_output=True, text=True).stdout
+    shape = flags(MODEL | {"vocab-size": 32000, "context": tokens, "batch": 1, "sequence-parallel": sequence,
+                           "tensor-parallel": tensor})
+    said = subprocess.run([options.build / "cli/attn", "info", "--model", "llama", *shape], check=True,
+                          capture_output=True, text=True).stdout
     return re.search(r"training, float32 .*; ([0-9.]+ [A-Z]+) with --recompute", said)[1]
 
 
