@@ -205,6 +205,7 @@ struct Info {
  private:
   void describe(const attn::models::Config& shape, const std::string& tokens, const std::string& where) const {
     attn::models::check(shape);
+    attn::models::check_tensor_ranks(shape, parallel.shape().tensor);
     describe_machine();
     fmt::print("\n");
     if (!where.empty()) row("directory", where);

@@ -174,11 +174,8 @@ double embedding_scale(const Config& config) {
 
 }  // namespace
 
-namespace {
-
-/// Throws Error for what ranks cannot share.
-void check_tensor_ranks(const Config& config, const cluster::Communicator* ranks) {
-  if (!ranks || ranks->size() == 1) return;
+void check_tensor_ranks(const Config& config, int ranks) {
+  if (ranks == 1) return;
   Checker checker("model");
   const auto n = [](int64_t count) { return std::to_string(count); };
   bool attends = !is_selfhead(config);
@@ -188,15 +185,17 @@ void check_tensor_ranks(const Config& config, const cluster::Communicator* ranks
   int64_t fewest = config.heads;
   for (int64_t place = 0; attends && place < attention_count(config); ++place)
     fewest = std::min(fewest, attention_shape(config, place).heads);
-  checker.require(!attends || fewest >= ranks->size(), [&] {
-    return n(ranks->size()) + " ranks cannot share the " + n(fewest) + " heads of a layer: each must have one";
+  checker.require(!attends || fewest >= ranks, [&] {
+    return n(ranks) + " ranks cannot share the " + n(fewest) + " heads of a layer: each must have one";
   });
-  checker.require(hidden_width(config) >= ranks->size(), "there are more ranks than features of the hidden layers");
-  checker.require(config.vocab_size >= ranks->size() || !has_tokens(config), "there are more ranks than tokens");
-  checker.require(config.source_vocab_size == 0 || config.source_vocab_size >= ranks->size(),
+  checker.require(hidden_width(config) >= ranks, "there are more ranks than features of the hidden layers");
+  checker.require(config.vocab_size >= ranks || !has_tokens(config), "there are more ranks than tokens");
+  checker.require(config.source_vocab_size == 0 || config.source_vocab_size >= ranks,
                   "there are more ranks than tokens of the encoder");
   checker.done();
 }
+
+namespace {
 
 /// Throws Error for a target that no layer has.
 void check_adapters(const Config& config, const nn::Parameters& parameters) {
@@ -225,7 +224,7 @@ Model::Model(const Config& config, nn::Precision precision, nn::ParameterSource 
 
 Model::Model(const Config& config, nn::Parameters::Options options, nn::ParameterSource source) : config_(config) {
   check(config);
-  check_tensor_ranks(config, options.tensor_ranks);
+  if (options.tensor_ranks) check_tensor_ranks(config, options.tensor_ranks->size());
   options.initialization = config.init;
   options.lora = lora_options(config);
   options.residual_factor = 1 / std::sqrt(2 * static_cast<double>(config.layers));

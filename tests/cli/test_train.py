@@ -163,6 +163,8 @@ def test_info_needs_no_memory_of_the_model(attn):
     alone, said = gigabytes()
     assert "ranks" not in said
     shared, said = gigabytes("--data-parallel", 2, "--sequence-parallel", 2, "--tensor-parallel", 4)
+    refused = attn.run("info", *llama.split(), "--tensor-parallel", 64, status=1).stderr
+    assert "64 ranks cannot share the 32 heads" in refused
     assert "each of 16 ranks" in said and shared < alone / 4, (alone, shared)
     attn.file("text.txt", TEXT)
     attn.run("train", "text.txt", "--steps", 2, "--out", "gpt", *SHAPE)
