@@ -206,6 +206,7 @@ struct Info {
   void describe(const attn::models::Config& shape, const std::string& tokens, const std::string& where) const {
     attn::models::check(shape);
     attn::models::check_tensor_ranks(shape, parallel.shape().tensor);
+    attn::models::check_sequence_ranks(shape, parallel.shape().sequence);
     describe_machine();
     fmt::print("\n");
     if (!where.empty()) row("directory", where);

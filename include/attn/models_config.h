@@ -210,8 +210,10 @@ void set_mixers(Config& config, std::string_view mixer, std::string_view every =
 std::string to_json(const Config& config);
 /// Throws Error that lists every reason why the model cannot be built.
 void check(const Config& config);
-/// Throws Error unless so many ranks, at least 1, can share the layers of the model.
+/// Throws Error unless so many ranks, at least 1, can share the layers of the model,
 void check_tensor_ranks(const Config& config, int ranks);
+/// or its sequences.
+void check_sequence_ranks(const Config& config, int ranks);
 
 // ------------------------------------------------------------------------------------------ what a configuration costs
 

@@ -195,8 +195,7 @@ void check_sequences(Checker& checker, const Batch& batch, const ForwardOptions&
                   "cache_sequences name a sequence twice");
 }
 
-/// What a sequence that ranks share cannot have.
-void check_shared(Checker& checker, const Config& config, const Batch& batch, const ForwardOptions& options) {
+void check_sequence_ranks(Checker& checker, const Config& config) {
   bool attends = true;
   for (int64_t n = 0; n < config.layers; ++n) attends = attends && has_attention(config, n);
   checker.require(attends && config.encoder_layers == 0 && !config.takes_embeddings && !config.classes &&
@@ -204,6 +203,11 @@ void check_shared(Checker& checker, const Config& config, const Batch& batch, co
                       config.positions != PositionEncoding::learned_relative,
                   "ranks share the sequences of models that predict tokens with attention alone, without an encoder "
                   "and relative positions");
+}
+
+/// What a sequence that ranks share cannot have.
+void check_shared(Checker& checker, const Config& config, const Batch& batch, const ForwardOptions& options) {
+  check_sequence_ranks(checker, config);
   checker.require(batch.lengths.empty() && batch.cu_seqlens.empty(),
                   "ranks share sequences without padding, which are not packed");
   checker.require(!options.cache && !options.recorder && !options.traces && !options.last_only,
@@ -218,6 +222,12 @@ void check_shared(Checker& checker, const Config& config, const Batch& batch, co
 }
 
 }  // namespace
+
+void check_sequence_ranks(const Config& config, int ranks) {
+  Checker checker("model");
+  if (ranks > 1) check_sequence_ranks(checker, config);
+  checker.done();
+}
 
 void check_streaming(Checker& checker, const Config& config, const Streaming& streaming) {
   if (!attn::check_streaming(checker, streaming)) return;

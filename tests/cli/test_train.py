@@ -165,6 +165,8 @@ def test_info_needs_no_memory_of_the_model(attn):
     shared, said = gigabytes("--data-parallel", 2, "--sequence-parallel", 2, "--tensor-parallel", 4)
     refused = attn.run("info", *llama.split(), "--tensor-parallel", 64, status=1).stderr
     assert "64 ranks cannot share the 32 heads" in refused
+    refused = attn.run("info", "--model", "encoder", "--sequence-parallel", 2, status=1).stderr
+    assert "ranks share the sequences of models that predict tokens" in refused
     assert "each of 16 ranks" in said and shared < alone / 4, (alone, shared)
     attn.file("text.txt", TEXT)
     attn.run("train", "text.txt", "--steps", 2, "--out", "gpt", *SHAPE)
