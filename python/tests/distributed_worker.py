@@ -218,6 +218,29 @@ def case_context_parallel():
         drop_in.disable()
 
 
+def case_context_parallel_options():
+    """Dropout with the weights of one process, and the order of tokens without torch's balance."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.experimental import _attention, context_parallel
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    mesh, whole = init_device_mesh("cpu", (size,)), draw(B, H, 8 * size, D)
+    torch.manual_seed(3)
+    seed = int(torch.randint(2**62, ()))
+    for balanced in (True, False):
+        expected = drop_in.attention(whole, whole, whole, causal=True, dropout=0.4, seed=seed)
+        own = whole.clone()
+        torch.manual_seed(3 + rank)
+        _attention._cp_options.enable_load_balance = balanced
+        drop_in.enable()
+        with context_parallel(mesh, buffers=[own, expected], buffer_seq_dims=[2, 2]):
+            mine = torch.nn.functional.scaled_dot_product_attention(own, own, own, dropout_p=0.4, is_causal=True)
+            torch.testing.assert_close(mine, expected, **CLOSE)
+            assert balanced or torch.equal(own, whole.chunk(size, 2)[rank])
+        drop_in.disable()
+    _attention._cp_options.enable_load_balance = True
+
+
 def case_context_parallel_model():
     """A model of transformers inside of context_parallel: the logits of one process."""
     import transformers

@@ -41,7 +41,7 @@ def test_batches_and_sequences_over_ranks():
 
 
 def test_context_parallel_of_torch():
-    run(2, "context_parallel")
+    run(2, "context_parallel", "context_parallel_options")
     run(3, "context_parallel")
 
 
