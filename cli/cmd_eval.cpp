@@ -408,6 +408,7 @@ void add_eval(CLI::App& app) {
       ->excludes(batch);
   run->parallel.add_sequence(*command);
   run->parallel.add_tensor(*command);
+  run->parallel.add_wait_limit(*command);
   command->callback([=] { run->run(*command); });
 }
 

@@ -140,6 +140,7 @@ void add_generate(CLI::App& app) {
       ->group("Attention");
   run->parallel.add_sequence(*command);
   run->parallel.add_tensor(*command);
+  run->parallel.add_wait_limit(*command);
   command->callback([=] { run->run(*command); });
 }
 

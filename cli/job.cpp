@@ -54,9 +54,9 @@ Function* symbol(const char* name) {
   return reinterpret_cast<Function*>(dlsym(module, name));
 }
 
-attn::cluster::Communicator* start_mpi() {
+attn::cluster::Communicator* start_mpi(double wait_limit) {
   const char* reason = nullptr;
-  attn::cluster::Communicator* ranks = symbol<decltype(attn_mpi_start)>("attn_mpi_start")(&reason);
+  attn::cluster::Communicator* ranks = symbol<decltype(attn_mpi_start)>("attn_mpi_start")(wait_limit, &reason);
   if (!ranks) throw attn::Error("job", {reason});
   return ranks;
 }
@@ -91,6 +91,13 @@ void Parallel::add_tensor(CLI::App& command) {
       ->check(whole(0, 1 << 20));
 }
 
+void Parallel::add_wait_limit(CLI::App& command) {
+  command
+      .add_option("--rank-timeout", wait_limit,
+                  "seconds that ranks wait for one that does not answer before they end the job; 0 = forever")
+      ->check(number(0, 1e9));
+}
+
 attn::cluster::GridShape Parallel::shape() const {
   const auto extent = [](int64_t ranks) { return static_cast<int>(std::max<int64_t>(ranks, 1)); };
   return {extent(data), extent(sequence), extent(tensor)};
@@ -113,7 +120,7 @@ Job::Job(const char* command, const Parallel& parallel)
   if (wanted <= 1 && started == 1) return;
   // What calls over ranks use for a moment goes back to the system, and leaves no holes between arrays that stay.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
-  ranks_ = start_mpi();
+  ranks_ = start_mpi(parallel.wait_limit);
   with_mpi_ = true;
   if (ranks_->rank() > 0) silence();
   if (const int size = ranks_->size(); size != wanted) {

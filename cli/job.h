@@ -28,10 +28,12 @@ void wait_for_first_rank();
 /// What ranks share, as --data-parallel and the like say it; 0 where an option is not given.
 struct Parallel {
   int64_t data = 0, sequence = 0, tensor = 0;
+  double wait_limit = 1800;  ///< seconds, for another rank; 0: none
 
   void add_data(CLI::App& command);
   void add_sequence(CLI::App& command);
   void add_tensor(CLI::App& command);
+  void add_wait_limit(CLI::App& command);
   bool is_given() const { return data || sequence || tensor; }
   int64_t ranks() const {
     return std::max<int64_t>(data, 1) * std::max<int64_t>(sequence, 1) * std::max<int64_t>(tensor, 1);

@@ -12,12 +12,12 @@ std::optional<attn::cluster::MpiSession> session;
 
 }  // namespace
 
-attn::cluster::Communicator* attn_mpi_start(const char** error) {
+attn::cluster::Communicator* attn_mpi_start(double wait_limit, const char** error) {
   static std::string reason;
   try {
     int argc = 0;
     char** argv = nullptr;
-    return &session.emplace(argc, argv).world();
+    return &session.emplace(argc, argv, wait_limit).world();
   } catch (const std::exception& failure) {
     reason = failure.what();
     *error = reason.c_str();

@@ -104,6 +104,7 @@ void add_run_options(CLI::App& command, Settings& settings) {
   settings.parallel.add_data(command);
   settings.parallel.add_sequence(command);
   settings.parallel.add_tensor(command);
+  settings.parallel.add_wait_limit(command);
   command.add_flag("--recompute", options.recompute,
                    "recompute layers in the backward: less memory, a third more work");
   command.add_flag("--skip-nonfinite", options.skip_nonfinite, "skip updates whose gradients are not finite");

@@ -24,15 +24,25 @@
 #include <mpi.h>
 
 #include <memory>
+#include <stdexcept>
 
 #pragma GCC visibility push(default)
 namespace attn::cluster {
+
+/// Thrown by a call that has waited for longer than its limit: "ranks have waited for 60 s, which is the limit:
+/// rank 3 hangs, or computes for longer". The job must end then: messages are still under way, and every later call
+/// throws the same.
+class RankHangs : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 /// MPI from its start to its end. One thread of a process may call MPI at a time, as attention() does.
 class MpiSession {
  public:
   /// Starts MPI, unless the program has. Throws Error if MPI has no support for threads that do not call it.
-  MpiSession(int& argc, char**& argv);
+  /// `wait_limit` is that of mpi_ranks().
+  MpiSession(int& argc, char**& argv, double wait_limit = 0);
   /// Ends MPI if the constructor has started it. While an exception passes, it aborts the job instead, so that no rank
   /// waits for one that is gone.
   ~MpiSession();
@@ -49,8 +59,9 @@ class MpiSession {
 };
 
 /// The ranks of a communicator, of which a duplicate is used, so that messages of others do not mix in. All of its
-/// ranks call it.
-std::unique_ptr<Communicator> mpi_ranks(MPI_Comm communicator);
+/// ranks call it. A call that waits for other ranks for longer than `wait_limit` seconds (0: no limit) throws
+/// RankHangs.
+std::unique_ptr<Communicator> mpi_ranks(MPI_Comm communicator, double wait_limit = 0);
 
 }  // namespace attn::cluster
 #pragma GCC visibility pop

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "attn/cluster_mpi.h"
+#include "cluster/roll_call.h"
 
 namespace attn::cluster {
 namespace {
@@ -21,11 +22,13 @@ constexpr int64_t kLargest = int64_t{1} << 30;
 
 class MpiTransfer : public Transfer {
  public:
-  MpiTransfer(MPI_Comm ranks, std::span<const Message> sent, std::span<const Message> received, int tag) {
+  MpiTransfer(MPI_Comm ranks, RollCall& job, std::span<const Message> sent, std::span<const Message> received, int tag)
+      : job_(job) {
     for (const Message& message : received)
       each_piece(message, [&](void* data, int bytes, MPI_Request* request) {
         return MPI_Irecv(data, bytes, MPI_BYTE, message.rank, tag, ranks, request);
       });
+    receives_ = requests_.size();
     for (const Message& message : sent)
       each_piece(message, [&](void* data, int bytes, MPI_Request* request) {
         return MPI_Isend(data, bytes, MPI_BYTE, message.rank, tag, ranks, request);
@@ -34,7 +37,11 @@ class MpiTransfer : public Transfer {
 
   /// An exception may leave messages under way, which borrow memory that is freed next: the destructor waits for them.
   ~MpiTransfer() override {
-    if (!requests_.empty()) MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE);
+    try {
+      if (!job_.gave_up()) wait();
+    } catch (const std::exception&) {  // another one passes already
+    }
+    abandon();
   }
 
   bool progress() override {
@@ -46,6 +53,7 @@ class MpiTransfer : public Transfer {
   }
 
   void wait() override {
+    if (job_.has_limit()) return job_.wait([this] { return progress(); });
     std::vector<MPI_Request> requests;
     requests.swap(requests_);
     if (!requests.empty())
@@ -53,6 +61,15 @@ class MpiTransfer : public Transfer {
   }
 
  private:
+  /// Leaves messages that will not come.
+  void abandon() {
+    for (size_t n = 0; n < requests_.size(); ++n) {
+      if (requests_[n] == MPI_REQUEST_NULL) continue;
+      if (n < receives_) MPI_Cancel(&requests_[n]);
+      MPI_Request_free(&requests_[n]);
+    }
+  }
+
   template <class Start>
   void each_piece(const Message& message, const Start& start) {
     for (int64_t done = 0; done < message.bytes; done += kLargest) {
@@ -63,17 +80,19 @@ class MpiTransfer : public Transfer {
     }
   }
 
+  RollCall& job_;
   std::vector<MPI_Request> requests_;
+  size_t receives_ = 0;  // the first of them
 };
 
 class MpiRanks : public Communicator {
  public:
-  explicit MpiRanks(MPI_Comm from) {
+  MpiRanks(MPI_Comm from, double wait_limit) : job_(std::make_shared<RollCall>(from, wait_limit)) {
     check(MPI_Comm_dup(from, &ranks_), "MPI_Comm_dup");
     complete();
     for (int rank = 0; rank < size_; ++rank) job_ranks_.push_back(rank);
   }
-  MpiRanks(const MpiRanks& from, int color) {
+  MpiRanks(const MpiRanks& from, int color) : job_(from.job_) {
     check(MPI_Comm_split(from.ranks_, color, from.rank_, &ranks_), "MPI_Comm_split");
     complete();
     job_ranks_.resize(size_);
@@ -90,13 +109,23 @@ class MpiRanks : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::unique_ptr<Transfer> start(std::span<const Message> sent, std::span<const Message> received, int tag) override {
-    return std::make_unique<MpiTransfer>(ranks_, sent, received, tag);
+    return std::make_unique<MpiTransfer>(ranks_, *job_, sent, received, tag);
   }
   void all_gather(const void* from, int64_t bytes, void* to) override {
     if (bytes > std::numeric_limits<int>::max())
       throw Error("cluster", {"all_gather() of " + std::to_string(bytes) + " bytes a rank, must be less than 2 GiB"});
     const int count = static_cast<int>(bytes);
-    check(MPI_Allgather(from, count, MPI_BYTE, to, count, MPI_BYTE, ranks_), "MPI_Allgather");
+    if (!job_->has_limit()) {
+      check(MPI_Allgather(from, count, MPI_BYTE, to, count, MPI_BYTE, ranks_), "MPI_Allgather");
+      return;
+    }
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Iallgather(from, count, MPI_BYTE, to, count, MPI_BYTE, ranks_, &request), "MPI_Iallgather");
+    job_->wait([&] {
+      int done = 0;
+      check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+      return done != 0;
+    });
   }
   std::unique_ptr<Communicator> split(int color) override { return std::make_unique<MpiRanks>(*this, color); }
   int job_rank(int rank) const override { return job_ranks_[rank]; }
@@ -108,6 +137,7 @@ class MpiRanks : public Communicator {
     MPI_Comm_size(ranks_, &size_);
   }
 
+  std::shared_ptr<RollCall> job_;
   MPI_Comm ranks_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
   std::vector<int> job_ranks_;
@@ -115,7 +145,7 @@ class MpiRanks : public Communicator {
 
 }  // namespace
 
-MpiSession::MpiSession(int& argc, char**& argv) : exceptions_(std::uncaught_exceptions()) {
+MpiSession::MpiSession(int& argc, char**& argv, double wait_limit) : exceptions_(std::uncaught_exceptions()) {
   int running = 0, provided = MPI_THREAD_FUNNELED;
   MPI_Initialized(&running);
   if (running) MPI_Query_thread(&provided);
@@ -123,7 +153,7 @@ MpiSession::MpiSession(int& argc, char**& argv) : exceptions_(std::uncaught_exce
   started_ = !running;
   if (provided < MPI_THREAD_FUNNELED)
     throw Error("cluster", {"MPI was started for processes of one thread, must be MPI_THREAD_FUNNELED or more"});
-  world_ = mpi_ranks(MPI_COMM_WORLD);
+  world_ = mpi_ranks(MPI_COMM_WORLD, wait_limit);
 }
 
 MpiSession::~MpiSession() {
@@ -132,6 +162,8 @@ MpiSession::~MpiSession() {
   if (started_) MPI_Finalize();
 }
 
-std::unique_ptr<Communicator> mpi_ranks(MPI_Comm communicator) { return std::make_unique<MpiRanks>(communicator); }
+std::unique_ptr<Communicator> mpi_ranks(MPI_Comm communicator, double wait_limit) {
+  return std::make_unique<MpiRanks>(communicator, wait_limit);
+}
 
 }  // namespace attn::cluster

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Kills one rank of a job that computes: the others must end within ten seconds, and the launcher must say which died.
+Then stops one, which hangs: the others must end once they have waited for a second, and say which it was.
 
 usage: killed_rank.py LAUNCHER TEST_CLUSTER
 """
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import time
 
-RANKS, SECONDS = 3, 10
+RANKS, SECONDS, WAIT_LIMIT = 3, 10, 1
 
 
 def is_alive(pid):
@@ -23,10 +24,12 @@ def is_alive(pid):
         return False
 
 
-def kill_one(launcher, program, victim):
+def end_one(launcher, program, victim, sign, environment):
+    """How long the job has gone on without this rank, its status, and what it said."""
     job = subprocess.Popen([launcher, "-n", str(RANKS), program, "--gtest_also_run_disabled_tests",
+                            "--gtest_catch_exceptions=0",
                             "--gtest_filter=ClusterFaults.DISABLED_WorksUntilItIsKilled"],
-                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | environment)
     pids = {}
     for line in job.stdout:
         if found := re.search(r"rank (\d+) has pid (\d+)", line):
@@ -34,19 +37,24 @@ def kill_one(launcher, program, victim):
         if len(pids) == RANKS:
             break
     time.sleep(1)  # in the middle of their work
-    os.kill(pids[victim], signal.SIGKILL)
-    killed = time.monotonic()
+    os.kill(pids[victim], sign)
+    ended = time.monotonic()
     rest = job.communicate(timeout=60)[0]
-    while any(is_alive(pid) for pid in pids.values()) and time.monotonic() < killed + SECONDS:
+    while any(is_alive(pid) for pid in pids.values()) and time.monotonic() < ended + SECONDS:
         time.sleep(0.1)
-    seconds = time.monotonic() - killed
-    print(f"rank {victim} killed: the job ended after {seconds:.1f} s with {job.returncode}")
+    seconds = time.monotonic() - ended
+    print(f"rank {victim}, {sign.name}: the job ended after {seconds:.1f} s with {job.returncode}")
     alive = [pid for pid in pids.values() if is_alive(pid)]
-    if job.returncode == 0 or seconds > SECONDS or alive or not re.search(r"signal 9|KILLED|EXIT CODE: 9", rest):
+    if job.returncode == 0 or seconds > SECONDS or alive:
         sys.exit(f"not as it should be; alive: {alive}\n{rest}")
-    if "noticed that process" in rest and f"process rank {victim} " not in rest:
-        sys.exit(f"the rank is not named:\n{rest}")
+    return rest
 
 
 for victim in (0, RANKS - 1):
-    kill_one(sys.argv[1], sys.argv[2], victim)
+    said = end_one(*sys.argv[1:], victim, signal.SIGKILL, {})
+    named = "noticed that process" not in said or f"process rank {victim} " in said
+    if not named or not re.search(r"signal 9|KILLED|EXIT CODE: 9", said):
+        sys.exit(f"the rank is not named:\n{said}")
+    said = end_one(*sys.argv[1:], victim, signal.SIGSTOP, {"ATTN_TEST_WAIT_LIMIT": str(WAIT_LIMIT)})
+    if f"ranks have waited for {WAIT_LIMIT} s, which is the limit: rank {victim} hangs" not in said:
+        sys.exit(f"the rank is not named:\n{said}")

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "attn/cluster_mpi.h"
 #include "ranks.h"
@@ -30,7 +31,8 @@ std::unique_ptr<cluster::Communicator> first_ranks(int n) {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  const attn::cluster::MpiSession session(argc, argv);
+  const char* limit = std::getenv("ATTN_TEST_WAIT_LIMIT");  // without it MPI itself waits
+  const attn::cluster::MpiSession session(argc, argv, limit ? std::atof(limit) : 0);
   attn::test::session = &session;
   attn::set_thread_count(1);
   testing::TestEventListeners& listeners = testing::UnitTest::GetInstance()->listeners();
