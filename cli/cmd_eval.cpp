@@ -4,10 +4,10 @@
 #include <memory>
 #include <numeric>
 
-#include "attn/autograd_ranks.h"
 #include "attn/models_classify.h"
 #include "attn/models_embed.h"
 #include "attn/models_finetune.h"
+#include "attn/models_ranks.h"
 #include "attn/ops.h"
 #include "attn/train_similarity.h"
 #include "commands.h"
@@ -105,7 +105,7 @@ std::vector<double> cosines_of_pairs(const attn::Array& first, const attn::Array
 struct Evaluate {
   ModelOptions model;
   Parallel parallel;
-  const Job* job = nullptr;
+  Job* job = nullptr;
   std::string file;
   ContextOption context;
   CacheOption kv_cache;
@@ -255,7 +255,8 @@ struct Evaluate {
                         const attn::models::Batch& tokens) const {
     attn::cluster::Communicator& ranks = job->grid().sequence();
     if (tokens.length < 2 * ranks.size()) return static_cast<double>(of.loss(tape, tokens).item<float>());
-    const attn::autograd::SharedSequence sequence(ranks, attn::cluster::Placement::zigzag(tokens.length, ranks.size()));
+    const attn::autograd::SharedSequence sequence(
+        ranks, attn::models::placement_for(of.config(), tokens.length, ranks.size()), 0, job->grid().schedule());
     const attn::models::Batch shard = shard_of(tokens, sequence);
     double loss = static_cast<double>(of.loss(tape, shard, {.sequence = &sequence}).item<float>());
     attn::cluster::all_reduce(ranks, attn::View<2>(&loss, {1, 1}));
@@ -371,6 +372,10 @@ struct Evaluate {
     const bool continues = writes(config) && !config.encoder_layers;
     if (parallel.sequence && !continues)
       throw UsageError("--sequence-parallel is for models that continue texts; " + model.directory + " does not");
+    job->set_schedule(parallel, [&] {
+      return attn::models::choose_schedule(config, context.of(config), loaded.model->parameters().dtype(), job->grid(),
+                                           false);
+    });
     if (const std::string flag = flag_for_texts(); !flag.empty() && !continues)
       throw UsageError(fmt::format("{} is for models that continue texts; {} does not", flag, model.directory));
     if (batch && config.encoder_layers) throw UsageError("--batch has no effect on models that answer texts");
@@ -407,6 +412,7 @@ void add_eval(CLI::App& app) {
       ->check(whole(0, 1 << 24))
       ->excludes(batch);
   run->parallel.add_sequence(*command);
+  run->parallel.add_schedule(*command);
   run->parallel.add_tensor(*command);
   run->parallel.add_wait_limit(*command);
   command->callback([=] { run->run(*command); });

@@ -9,6 +9,7 @@
 
 #include "attn/core_names.h"
 #include "attn/generate_text.h"
+#include "attn/models_ranks.h"
 #include "attn/ops.h"
 #include "attn/peaks.h"
 #include "attn/train_prune.h"
@@ -124,8 +125,15 @@ TrainingShape shape_of(const Settings& settings, const attn::models::Config& con
           .on_machine = job.on_machine()};
 }
 
+std::string name_of(attn::cluster::Schedule schedule, int ranks) {
+  if (schedule.heads_group == 1) return schedule == attn::cluster::Schedule::gather ? "gather" : "ring";
+  const bool all = schedule.heads_group == 0 || schedule.heads_group == ranks;
+  return all ? "heads" : fmt::format("heads in groups of {}", schedule.heads_group);
+}
+
 /// "ranks: 2 x 2, which share the batches of an update (1 of 2 each), the heads and features of each layer"
-void describe_ranks(const attn::cluster::GridShape& shape, int64_t batches) {
+void describe_ranks(const attn::cluster::RankGrid& grid, int64_t batches) {
+  const attn::cluster::GridShape& shape = grid.shape();
   std::vector<std::string> extents, shared;
   const auto add = [&](int ranks, const std::string& what) {
     if (ranks == 1) return;
@@ -133,7 +141,8 @@ void describe_ranks(const attn::cluster::GridShape& shape, int64_t batches) {
     shared.push_back(what);
   };
   add(shape.data, fmt::format("the batches of an update ({} of {} each)", batches / shape.data, batches));
-  add(shape.sequence, "the tokens of each sequence");
+  add(shape.sequence,
+      fmt::format("the tokens of each sequence (schedule: {})", name_of(grid.schedule(), shape.sequence)));
   add(shape.tensor, "the heads and features of each layer");
   if (shared.empty()) return say("ranks: 1\n");
   say("ranks: {}, which share {}\n", joined(extents, " x "), joined(shared, ", "));
@@ -151,7 +160,7 @@ void describe(const attn::models::Model& model, const std::vector<std::string>& 
   if (!settings.from.empty()) describe_tuning(model, added, settings);
   say("task: {}\ndata: {}{}\n", attn::name_of(prepared.task), settings.data.empty() ? "the built-in primer: " : "",
       prepared.data->describe());
-  if (job.is_shared()) describe_ranks(job.grid().shape(), options.accumulation);
+  if (job.is_shared()) describe_ranks(job.grid(), options.accumulation);
   const int64_t tokens = settings.batch * prepared.longest * options.accumulation;
   say("{} tokens an update{} ({} sequences x {} x {} accumulated), {} updates\n", grouped(tokens),
       prepared.task == Task::causal_lm || prepared.task == Task::masked_lm ? "" : " at most", settings.batch,
@@ -456,6 +465,13 @@ void train(Settings settings, const ConfigOptions& given, const CLI::App& comman
     attn::cluster::on_all_ranks(job.ranks(), "preparation", [&] {
       complete_shared(settings, command, job);
       training.emplace(std::move(settings), given, command, job);
+    });
+    const attn::models::Model& model = *training->begun.model;
+    attn::cluster::on_all_ranks(job.grid(), "schedule", [&] {
+      job.set_schedule(training->settings.parallel, [&] {
+        return attn::models::choose_schedule(model.config(), training->prepared.longest, model.parameters().dtype(),
+                                             job.grid(), true);
+      });
     });
     std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is then a write that fails
     if (training->settings.resume) resume(*training->trainer, training->settings);

@@ -84,6 +84,15 @@ void Parallel::add_sequence(CLI::App& command) {
       ->check(whole(0, 1 << 20));
 }
 
+void Parallel::add_schedule(CLI::App& command) {
+  command
+      .add_option("--sequence-schedule", schedule,
+                  "how ranks that share sequences exchange keys: one after the other, all at once, or by tokens for "
+                  "heads; auto measures which takes the least time")
+      ->check(one_of({"ring", "gather", "heads", "auto"}))
+      ->needs(command.get_option("--sequence-parallel"));
+}
+
 void Parallel::add_tensor(CLI::App& command) {
   command
       .add_option("--tensor-parallel", tensor,
@@ -134,6 +143,14 @@ Job::Job(const char* command, const Parallel& parallel)
   }
   count_neighbours();
   grid_.emplace(*ranks_, parallel.shape());
+}
+
+void Job::set_schedule(const Parallel& parallel, const std::function<attn::cluster::Schedule()>& fastest) {
+  using attn::cluster::Schedule;
+  if (grid_->shape().sequence == 1 || parallel.schedule == "ring") return;
+  grid_->set_schedule(parallel.schedule == "gather"  ? Schedule::gather
+                      : parallel.schedule == "heads" ? Schedule::heads()
+                                                     : fastest());
 }
 
 attn::cluster::Communicator* Job::tensor_ranks() const {

@@ -28,10 +28,12 @@ void wait_for_first_rank();
 /// What ranks share, as --data-parallel and the like say it; 0 where an option is not given.
 struct Parallel {
   int64_t data = 0, sequence = 0, tensor = 0;
-  double wait_limit = 1800;  ///< seconds, for another rank; 0: none
+  std::string schedule = "ring";  ///< of sequences
+  double wait_limit = 1800;       ///< seconds, for another rank; 0: none
 
   void add_data(CLI::App& command);
   void add_sequence(CLI::App& command);
+  void add_schedule(CLI::App& command);  ///< after add_sequence()
   void add_tensor(CLI::App& command);
   void add_wait_limit(CLI::App& command);
   bool is_given() const { return data || sequence || tensor; }
@@ -56,6 +58,8 @@ class Job {
   bool is_first() const { return ranks_->rank() == 0; }
   attn::cluster::Communicator& ranks() const { return *ranks_; }
   const attn::cluster::RankGrid& grid() const { return *grid_; }
+  /// How ranks that share sequences exchange keys: as --sequence-schedule says, where auto is what `fastest` finds.
+  void set_schedule(const Parallel& parallel, const std::function<attn::cluster::Schedule()>& fastest);
   /// The ranks that share the layers of a model; null where each has all.
   attn::cluster::Communicator* tensor_ranks() const;
   /// An even share of the cores for each rank that may use them, unless --threads is given.

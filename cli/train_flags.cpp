@@ -103,6 +103,7 @@ void add_run_options(CLI::App& command, Settings& settings) {
   add_scaling_options(command, settings);
   settings.parallel.add_data(command);
   settings.parallel.add_sequence(command);
+  settings.parallel.add_schedule(command);
   settings.parallel.add_tensor(command);
   settings.parallel.add_wait_limit(command);
   command.add_flag("--recompute", options.recompute,

@@ -30,11 +30,13 @@ class SharedSequence {
   /// Borrows the ranks. `seed` of the dropout of attention weights is the same on all ranks; other dropout should have
   /// another seed on each (TapeOptions::seed). Throws Error if the placement is for another number of ranks, or leaves
   /// this rank without tokens.
-  SharedSequence(cluster::Communicator& ranks, cluster::Placement placement, uint64_t seed = 0);
+  SharedSequence(cluster::Communicator& ranks, cluster::Placement placement, uint64_t seed = 0,
+                 cluster::Schedule schedule = cluster::Schedule::ring);
 
   cluster::Communicator& ranks() const { return *ranks_; }
   const cluster::Placement& placement() const { return placement_; }
   uint64_t seed() const { return seed_; }
+  cluster::Schedule schedule() const { return schedule_; }
   /// The tokens of this rank,
   int64_t tokens() const { return std::ssize(positions_); }
   /// and their positions in the whole.
@@ -44,6 +46,7 @@ class SharedSequence {
   cluster::Communicator* ranks_;
   cluster::Placement placement_;
   uint64_t seed_;
+  cluster::Schedule schedule_;
   std::vector<int64_t> positions_;
 };
 

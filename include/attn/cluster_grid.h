@@ -43,11 +43,16 @@ class RankGrid {
   Communicator& tensor() const { return *tensor_; }
   /// and in d and s: they have the same part of it.
   Communicator& replicas() const { return *replicas_; }
+  /// How the ranks of sequence() exchange keys in attention: the ring, until
+  Schedule schedule() const { return schedule_; }
+  /// another is set, the same on all ranks. Throws Error for groups that do not divide those ranks.
+  void set_schedule(Schedule schedule);
   int data_place() const { return all_->rank() / (shape_.sequence * shape_.tensor); }
 
  private:
   Communicator& axis(std::unique_ptr<Communicator>& own, int size, int color);
   GridShape shape_;
+  Schedule schedule_;
   Communicator *all_, *sequence_, *tensor_, *replicas_;
   std::unique_ptr<Communicator> own_sequence_, own_tensor_, own_replicas_;
 };

@@ -74,14 +74,12 @@ struct ForwardOptions {
   std::vector<nn::AttentionTrace>* cross_traces = nullptr;    ///< filled, of the cross-attention of each layer
   std::vector<nn::AttentionTrace>* encoder_traces = nullptr;  ///< filled, one per encoder layer
   const std::vector<Value>* gates = nullptr;  ///< nn::AttentionInputs::gates of each of attention_layers()
-  /// Ranks share the sequences, and the batch has this rank's tokens of each, as shard_of() takes them. Of models that
-  /// predict tokens with attention alone, without an encoder and relative positions. loss() is then this rank's part of
-  /// the mean over the targets of all: their sum is the loss, and the sums of gradients its gradients.
+  /// Ranks share the sequences, and the batch has this rank's tokens of each, as shard_of() of attn/models_ranks.h
+  /// takes them. Of models that predict tokens with attention alone, without an encoder and relative positions. loss()
+  /// is then this rank's part of the mean over the targets of all: their sum is the loss, and the sums of gradients its
+  /// gradients.
   const autograd::SharedSequence* sequence = nullptr;
 };
-
-/// This rank's tokens of sequences of the placement's length. Throws Error for other batches: padded, packed or empty.
-Batch shard_of(const Batch& batch, const autograd::SharedSequence& sequence);
 
 /// What Model::target_logits() returns.
 struct TargetLogits {

@@ -20,14 +20,16 @@ void check_arguments(const Heads& q, const Heads& k, const Heads& v, const Value
 /// What the operator does, of this process alone or of the ranks that share a sequence.
 void forward(const SharedSequence* sequence, const View<4>& q, const View<4>& k, const View<4>& v, const View<4>& out,
              const View<3>& lse, const AttentionOptions& options) {
-  if (sequence) cluster::attention(sequence->ranks(), sequence->placement(), q, k, v, out, lse, options);
+  if (sequence)
+    cluster::attention(sequence->ranks(), sequence->placement(), q, k, v, out, lse, options, sequence->schedule());
   else attn::attention(q, k, v, out, lse, options);
 }
 void backward(const SharedSequence* sequence, const View<4>& q, const View<4>& k, const View<4>& v, const View<4>& out,
               const View<3>& lse, const View<4>& dout, const AttentionGradients& gradients,
               const AttentionOptions& options) {
   if (sequence)
-    cluster::attention_backward(sequence->ranks(), sequence->placement(), q, k, v, out, lse, dout, gradients, options);
+    cluster::attention_backward(sequence->ranks(), sequence->placement(), q, k, v, out, lse, dout, gradients, options,
+                                {}, sequence->schedule());
   else attention_backward(q, k, v, out, lse, dout, gradients, options);
 }
 
@@ -47,8 +49,9 @@ View<4> Heads::view_of(const Array& of) const {
   return of.view<3>().slice(2, first, first + heads * width).heads(heads);
 }
 
-SharedSequence::SharedSequence(cluster::Communicator& ranks, cluster::Placement placement, uint64_t seed)
-    : ranks_(&ranks), placement_(std::move(placement)), seed_(seed) {
+SharedSequence::SharedSequence(cluster::Communicator& ranks, cluster::Placement placement, uint64_t seed,
+                               cluster::Schedule schedule)
+    : ranks_(&ranks), placement_(std::move(placement)), seed_(seed), schedule_(schedule) {
   Checker checker("SharedSequence");
   if (checker.require(placement_.ranks() == ranks.size(), [&] {
         return "the placement is for " + std::to_string(placement_.ranks()) + " ranks, and there are " +

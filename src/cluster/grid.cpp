@@ -1,5 +1,6 @@
 // The axes of a grid of ranks, each with a communicator of its own.
 #include "attn/cluster_grid.h"
+#include "cluster/call.h"
 #include "core/checker.h"
 
 namespace attn::cluster {
@@ -39,6 +40,13 @@ Communicator& RankGrid::axis(std::unique_ptr<Communicator>& own, int size, int c
   if (size == all_->size()) return *all_;
   own = all_->split(color);
   return *own;
+}
+
+void RankGrid::set_schedule(Schedule schedule) {
+  Checker checker("RankGrid");
+  check_groups(checker, schedule, shape_.sequence);
+  checker.done();
+  schedule_ = schedule;
 }
 
 void on_all_ranks(const RankGrid& grid, const std::string& step, const std::function<void()>& work) {

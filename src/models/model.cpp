@@ -3,8 +3,7 @@
 #include <numeric>
 
 #include "attn/autograd_operations.h"
-#include "attn/autograd_ranks.h"
-#include "attn/models.h"
+#include "attn/models_ranks.h"
 #include "core/checker.h"
 #include "models/shape.h"
 
@@ -377,32 +376,6 @@ double share_of_targets(const TargetLogits& found, cluster::Communicator& ranks)
 }
 
 }  // namespace
-
-Batch shard_of(const Batch& batch, const autograd::SharedSequence& sequence) {
-  const int64_t B = batch.sequences, L = batch.length, whole = sequence.placement().tokens();
-  Checker checker("shard_of");
-  checker.require(batch.cu_seqlens.empty() && batch.lengths.empty(),
-                  "the sequences are packed or padded, and ranks share sequences of one length");
-  checker.require(std::ssize(batch.tokens) == B * L && !batch.tokens.empty() && batch.source.empty(),
-                  "the batch must have tokens, and none for an encoder");
-  checker.require(L == whole, [&] {
-    return "the sequences have " + std::to_string(L) + " tokens, and the placement " + std::to_string(whole);
-  });
-  checker.done();
-  Batch shard;
-  shard.sequences = B;
-  shard.length = sequence.tokens();
-  const auto take = [&](const auto& from, auto& to) {
-    if (std::ssize(from) != B * L) return;
-    for (int64_t b = 0; b < B; ++b)
-      for (const int64_t position : sequence.positions()) to.push_back(from[static_cast<size_t>(b * L + position)]);
-  };
-  take(batch.tokens, shard.tokens);
-  take(batch.token_type_ids, shard.token_type_ids);
-  take(batch.targets, shard.targets);
-  take(batch.target_weights, shard.target_weights);
-  return shard;
-}
 
 Value Model::loss(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
   if (batch.values.empty()) {

@@ -9,13 +9,12 @@
 #include <nlohmann/json.hpp>
 #include <numbers>
 
-#include "attn/autograd_ranks.h"
+#include "attn/models_ranks.h"
 #include "attn/train.h"
 #include "core/checker.h"
 #include "io/json.h"
 #include "train/optimizer.h"
 #include "train/options.h"
-#include "train/placement.h"
 
 namespace attn::train {
 namespace {
@@ -218,8 +217,8 @@ Trainer::Trainer(models::Model& model, const Dataset& data, const TrainerOptions
             models::ForwardOptions forward = {.recompute = options.recompute};
             batch = data.training(number);
             if (cluster::Communicator& ranks = grid_of(options).sequence(); ranks.size() > 1) {
-              shared.emplace(ranks, placement_for(model.config(), batch.length, ranks.size()),
-                             seed_of(options, number));
+              shared.emplace(ranks, models::placement_for(model.config(), batch.length, ranks.size()),
+                             seed_of(options, number), grid_of(options).schedule());
               batch = shard_of(batch, *shared);
               forward.sequence = &*shared;
             }

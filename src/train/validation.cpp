@@ -2,9 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "attn/autograd_ranks.h"
+#include "attn/models_ranks.h"
 #include "attn/train.h"
-#include "train/placement.h"
 
 namespace attn::train {
 
@@ -132,7 +131,8 @@ Validation validate(const models::Model& model, const Dataset& data, const Valid
       models::ForwardOptions forward = options.forward;
       std::optional<autograd::SharedSequence> shared;
       if (S > 1) {
-        shared.emplace(ranks.sequence(), placement_for(model.config(), batch.length, static_cast<int>(S)));
+        shared.emplace(ranks.sequence(), models::placement_for(model.config(), batch.length, static_cast<int>(S)), 0,
+                       ranks.schedule());
         batch = shard_of(batch, *shared);
         forward.sequence = &*shared;
       }

@@ -104,8 +104,23 @@ def test_ranks_that_share_sequences(job):
     for step, found in job.losses("shared").items():
         assert found == pytest.approx(job.losses("alone")[step], rel=1e-4)
     job.run("train", "--resume", "--steps", "10", "--out", "shared", "--quiet")
-    run(job, 2, "train", "--resume", "--steps", "12", "--out", "shared", option="--sequence-parallel")
+    said = run(job, 2, "train", "--resume", "--steps", "12", "--out", "shared", "--sequence-schedule", "heads",
+               option="--sequence-parallel")
+    assert "(schedule: heads)" in said
     assert max(job.losses("shared")) == 12
+
+
+def test_any_schedule_of_shared_sequences(job):
+    text = [*TRAIN[:2], *SHAPE[:-1], "0", "--warmup", "0", "--steps", "4", "--eval-every", "2"]
+    losses = {}
+    for schedule in ("ring", "gather", "heads", "auto"):
+        said = run(job, 2, *text, "--out", schedule, "--sequence-schedule", schedule, option="--sequence-parallel")
+        assert f"(schedule: {schedule})" in said or schedule == "auto", said
+        losses[schedule] = job.losses(schedule)
+    assert losses["gather"] == losses["heads"] == losses["ring"]  # groups of 2 ranks divide the 2 heads: the same bits
+    shown = [launch(job, 2, "eval", "ring", "text.txt", "--sequence-parallel", 2, "--sequence-schedule", schedule,
+                    stream="stdout") for schedule in losses]
+    assert len({re.search(r"loss (\S+),", line)[1] for line in shown}) == 1, shown
 
 
 def test_ranks_that_share_layers(job):

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "attn/autograd_ranks.h"
+#include "attn/models_ranks.h"
 #include "ranks.h"
 #include "support/errors.h"
 #include "support/training.h"
@@ -70,13 +70,15 @@ Trained train(const models::Config& config, const TrainerOptions& options) {
   return result;
 }
 
-void expect_near_one_process(const std::string& what, const models::Config& config, bool recompute = false) {
+void expect_near_one_process(const std::string& what, const models::Config& config, bool recompute = false,
+                             cluster::Schedule schedule = cluster::Schedule::ring) {
   TrainerOptions alone = short_training(nullptr);
   alone.recompute = recompute;
   const Trained expected = train(config, alone);
   for (int n = 1; n <= world().size(); ++n) {
     const auto ranks = first_grid(n, kShape);
     if (!ranks) continue;
+    ranks->set_schedule(schedule);
     TrainerOptions options = short_training(ranks.get());
     options.recompute = recompute;
     const Trained got = train(config, options);
@@ -104,6 +106,26 @@ TEST(ClusterSequences, AreTrainedAsByOneProcess) {
   expect_near_one_process("sinusoidal positions", sinusoidal);
   expect_near_one_process("no causal mask", both_sides);
   expect_near_one_process("sinks", sinks);
+  expect_near_one_process("sinks, tokens for heads", sinks, false, cluster::Schedule::heads());
+  expect_near_one_process("window, tokens for heads", window, false, cluster::Schedule::heads());
+  expect_near_one_process("all keys at once", rotated, true, cluster::Schedule::gather);
+}
+
+TEST(ClusterSequences, ChooseASchedule) {
+  cluster::RankGrid grid(world(), kShape);
+  const cluster::Schedule chosen = models::choose_schedule(config_of("llama"), 4096, DType::float32, grid, true);
+  for (const auto& other : cluster::gather(world(), std::vector<cluster::Schedule>{chosen}))
+    EXPECT_EQ(other.front(), chosen);
+  grid.set_schedule(chosen);
+  EXPECT_EQ(grid.schedule(), chosen);
+  EXPECT_NE(error_of([&] { grid.set_schedule(cluster::Schedule::heads(world().size() + 1)); }).find("must divide"),
+            std::string::npos);
+  EXPECT_EQ(grid.schedule(), chosen);
+  if (world().size() == 1) return;
+  models::Config linear = config_of("gpt");
+  models::set_mixers(linear, "linear");
+  const std::string error = error_of([&] { models::choose_schedule(linear, 4096, DType::float32, grid, true); });
+  EXPECT_NE(error.find("attention alone"), std::string::npos) << error;
 }
 
 // -------------------------------------------------------------------------------------------------------------- errors
@@ -125,6 +147,16 @@ TEST(ClusterSequences, ModelsThatCannotShareThem) {
     EXPECT_NE(error_of_training(config, data).find("models that predict tokens with attention alone"),
               std::string::npos)
         << error_of_training(config, data);
+}
+
+TEST(ClusterSequences, RanksWithDifferentSchedules) {
+  if (world().size() == 1) return;
+  cluster::RankGrid grid(world(), kShape);
+  if (world().rank() == 0) grid.set_schedule(cluster::Schedule::gather);
+  models::Model model(config_of("gpt"), nn::Precision::float32, 1);
+  const TextDataset data = long_text();
+  const std::string error = error_of([&] { Trainer(model, data, short_training(&grid), "").step(); });
+  EXPECT_NE(error.find("differ in the schedule"), std::string::npos) << error;
 }
 
 TEST(ClusterSequences, MoreRanksThanTokens) {

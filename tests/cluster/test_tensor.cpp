@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "attn/autograd_ranks.h"
 #include "attn/generate.h"
+#include "attn/models_ranks.h"
 #include "ranks.h"
 #include "support/errors.h"
 #include "support/folder.h"
