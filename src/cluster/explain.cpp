@@ -1,6 +1,9 @@
 // explain(): what each rank sends and computes, from the same plan as the calls, and how long that takes.
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "cluster/by_heads.h"
 #include "cluster/exchange.h"
@@ -23,16 +26,40 @@ struct RingPlan {
   int ranks() const { return static_cast<int>(flops.size()); }
 };
 
-double pair_flops(const Whole& whole, int64_t i, int64_t j, bool backward) {
+/// Operations on pairs of chunks. Where options say nothing of single tokens, pairs at one distance have the same.
+class PairFlops {
+ public:
+  PairFlops(const Whole& whole, bool backward) : whole_(whole), backward_(backward) {}
+  double operator()(int64_t i, int64_t j) {
+    const AttentionOptions& o = whole_.options();
+    const bool of_tokens = !o.key_length.empty() || !o.query_length.empty() || !o.cu_seqlens_q.empty() ||
+                           o.query_segment_ids || o.blocks.given();
+    if (of_tokens) return of(i, j);
+    const TokenRange queries = whole_.sharding().queries.chunk(i), keys = whole_.sharding().keys.chunk(j);
+    const Pair pair = {queries.begin - keys.begin, queries.end - queries.begin, keys.end - keys.begin};
+    const auto found = known_.find(pair);
+    return found != known_.end() ? found->second : known_[pair] = of(i, j);
+  }
+
+ private:
+  using Pair = std::array<int64_t, 3>;
+  double of(int64_t i, int64_t j) const;
+
+  const Whole& whole_;
+  bool backward_;
+  std::map<Pair, double> known_;
+};
+
+double PairFlops::of(int64_t i, int64_t j) const {
   static const char kNothing[8] = {};  // of which nothing is read
-  const ClusterShape& s = whole.shape();
+  const ClusterShape& s = whole_.shape();
   const auto tensor = [&](int64_t heads, const TokenRange& range, int64_t n) {
     return ConstView<4>(kNothing, s.dtype, {s.B, heads, range.end - range.begin, n}, {0, 0, 0, 0});
   };
-  const TokenRange queries = whole.sharding().queries.chunk(i), keys = whole.sharding().keys.chunk(j);
-  const AttentionOptions options = pair_options(whole, {}, i, 0, j);
+  const TokenRange queries = whole_.sharding().queries.chunk(i), keys = whole_.sharding().keys.chunk(j);
+  const AttentionOptions options = pair_options(whole_, {}, i, 0, j);
   const ConstView<4> q = tensor(s.H, queries, s.D), k = tensor(s.Hk, keys, s.D), v = tensor(s.Hk, keys, s.Dv);
-  return (backward ? attn::explain_backward(q, k, v, options) : attn::explain(q, k, v, options)).flops;
+  return (backward_ ? attn::explain_backward(q, k, v, options) : attn::explain(q, k, v, options)).flops;
 }
 
 /// Gradients of keys that a rank sends to another, as nodes of the trees over its queries.
@@ -49,13 +76,14 @@ int64_t gradient_bytes(const Whole& whole, int from, int to) {
 RingPlan::RingPlan(const Whole& whole, Schedule::Keys keys_come, bool backward) {
   const int R = whole.ranks();
   const Sharding& sharding = whole.sharding();
+  PairFlops pair_flops(whole, backward);
   for (Steps* steps : {&flops, &keys, &gradients}) steps->assign(R, std::vector<double>(R, 0));
   for (int rank = 0; rank < R; ++rank) {
     for (int step = 0; step < R; ++step) {
       const int source = (rank - step + R) % R;
       for (int64_t i = sharding.queries.first_place(rank); i < sharding.queries.first_place(rank + 1); ++i)
         for (int64_t j = sharding.keys.first_place(source); j < sharding.keys.first_place(source + 1); ++j)
-          if (whole.visible(i, j)) flops[rank][step] += pair_flops(whole, i, j, backward);
+          if (whole.visible(i, j)) flops[rank][step] += pair_flops(i, j);
       if (step == 0) continue;
       for (const int64_t place : whole.needed(rank, source))
         keys[rank][step] += static_cast<double>(whole.chunk_bytes(place));
@@ -193,13 +221,17 @@ ClusterPlan plan_by_heads(const Whole& whole, Schedule schedule, int members, bo
   const Sharding sharding(whole.sharding().queries.joined(members), whole.sharding().keys.joined(members));
   ClusterPlan plan = {std::vector<int64_t>(whole.ranks()), std::vector<double>(whole.ranks())};
   std::vector<MemberHeads> heads;
+  std::map<std::pair<int64_t, int64_t>, ClusterPlan> known;  // pieces with as many heads, which the blocks do not name
   for (int member = 0; member < members; ++member) {
     const MemberHeads& own = heads.emplace_back(shape.H, shape.Hk, member, members);
     double seconds = 0;
     int64_t buffer_bytes = 0;
     for (const HeadPiece& piece : own.pieces()) {
       const PieceOfWhole part(whole, sharding, whole.options(), piece, own);
-      const ClusterPlan of_piece = plan_of_ring(*part.whole, schedule.keys, backward, costs);
+      const std::pair heads_of_piece(part.whole->shape().H, part.whole->shape().Hk);
+      if (whole.options().blocks.given() || !known.contains(heads_of_piece))
+        known[heads_of_piece] = plan_of_ring(*part.whole, schedule.keys, backward, costs);
+      const ClusterPlan& of_piece = known[heads_of_piece];
       for (int group = 0; group < sharding.queries.ranks(); ++group) {
         plan.bytes_sent[group * members + member] += of_piece.bytes_sent[group];
         plan.flops[group * members + member] += of_piece.flops[group];

@@ -116,6 +116,28 @@ TEST(ClusterExplain, WindowsTalkToNeighbours) {
   for (int rank = 0; rank < 64; ++rank) EXPECT_EQ(plan.bytes_sent[rank], rank < 63 ? chunk : 0);
 }
 
+/// Pairs at one distance are counted once; with lengths, even those that hide nothing, each pair is.
+TEST(ClusterExplain, PairsAtOneDistanceAreCountedOnce) {
+  const cluster::ClusterShape shape = {.H = 6, .Hk = 3, .D = 16, .Dv = 16};
+  const cluster::ClusterCosts costs = {1e9, 1e9, 1e9, 1e-5};
+  const std::vector<int64_t> whole = {700};
+  AttentionOptions causal, window, all;
+  causal.causal = true;
+  window.window = {150, 60};
+  for (int kind = 0; kind < 3; ++kind)
+    for (AttentionOptions options : {all, causal, window})
+      for (const cluster::Schedule schedule : {cluster::Schedule::ring, cluster::Schedule::heads(2)}) {
+        options.alignment = Alignment::top_left;
+        const cluster::Placement placement = placement_of(kind, 700, 4, 50);
+        const cluster::ClusterPlan once = cluster::explain(placement, shape, options, true, schedule, costs);
+        options.key_length = whole;
+        const cluster::ClusterPlan each = cluster::explain(placement, shape, options, true, schedule, costs);
+        EXPECT_EQ(once.flops, each.flops);
+        EXPECT_EQ(once.bytes_sent, each.bytes_sent);
+        EXPECT_EQ(once.seconds, each.seconds);
+      }
+}
+
 TEST(ClusterExplain, FlopsAreThoseOfTheWhole) {
   AttentionOptions options;
   options.causal = true;
