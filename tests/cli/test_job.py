@@ -215,14 +215,14 @@ def test_a_killed_rank_of_a_grid_ends_the_job(job):
 
 @pytest.mark.parametrize("hangs", [0, 2])
 def test_a_rank_that_hangs_ends_the_job(job, hangs):
-    process = start(job, 3, *TRAIN, "--steps", "100000", "--eval-every", "2", "--out", "out", "--rank-timeout", "1")
+    process = start(job, 3, *TRAIN, "--steps", "100000", "--eval-every", "2", "--out", "out", "--rank-timeout", "5")
     wait_for(job, "out", 5, process)
     os.kill(pids_of(process)[hangs], signal.SIGSTOP)
     stopped = time.monotonic()
     said = process.communicate(timeout=60)[1]
-    assert time.monotonic() - stopped < 15
+    assert time.monotonic() - stopped < 25
     assert process.returncode != 0
-    assert f"ranks have waited for 1 s, which is the limit: rank {hangs} hangs" in said
+    assert f"ranks have waited for 5 s, which is the limit: rank {hangs} hangs" in said
     assert len(re.findall("^attn: ", said, re.MULTILINE)) == 1, said
     run(job, 2, "train", "--resume", "--out", "out", "--steps", "8", "--decay-steps", "100000", "--force")
 
