@@ -27,6 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kModule = "attn_mpi.so";
+constexpr double kWaitLimit = 1800;  // seconds, as torch.distributed has it
 
 /// The first of these variables that is a number.
 std::optional<int> number_in(std::initializer_list<const char*> names) {
@@ -102,8 +103,9 @@ void Parallel::add_tensor(CLI::App& command) {
 
 void Parallel::add_wait_limit(CLI::App& command) {
   command
-      .add_option("--rank-timeout", wait_limit,
-                  "seconds that ranks wait for one that does not answer before they end the job; 0 = forever")
+      .add_option(
+          "--rank-timeout", wait_limit,
+          "seconds that ranks wait for one that does not answer before they end the job; default 1800, 0 = forever")
       ->check(number(0, 1e9));
 }
 
@@ -126,10 +128,12 @@ Job::Job(const char* command, const Parallel& parallel)
   if (!shared_ && started > 1)
     throw UsageError(fmt::format("there are {0} processes: {1} {0} makes them work together", started,
                                  std::string_view(command) == "train" ? "--data-parallel" : "--tensor-parallel"));
+  if (!shared_ && parallel.wait_limit)
+    throw UsageError("--rank-timeout is for ranks, as those of --data-parallel: there is one process");
   if (wanted <= 1 && started == 1) return;
   // What calls over ranks use for a moment goes back to the system, and leaves no holes between arrays that stay.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
-  ranks_ = start_mpi(parallel.wait_limit);
+  ranks_ = start_mpi(parallel.wait_limit.value_or(kWaitLimit));
   with_mpi_ = true;
   if (ranks_->rank() > 0) silence();
   if (const int size = ranks_->size(); size != wanted) {

@@ -28,8 +28,8 @@ void wait_for_first_rank();
 /// What ranks share, as --data-parallel and the like say it; 0 where an option is not given.
 struct Parallel {
   int64_t data = 0, sequence = 0, tensor = 0;
-  std::string schedule = "ring";  ///< of sequences
-  double wait_limit = 1800;       ///< seconds, for another rank; 0: none
+  std::string schedule = "ring";          ///< of sequences
+  std::optional<double> wait_limit = {};  ///< --rank-timeout
 
   void add_data(CLI::App& command);
   void add_sequence(CLI::App& command);

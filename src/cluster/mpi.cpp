@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "attn/cluster_mpi.h"
-#include "cluster/roll_call.h"
+#include "cluster/wait_limit.h"
 
 namespace attn::cluster {
 namespace {
@@ -22,8 +22,9 @@ constexpr int64_t kLargest = int64_t{1} << 30;
 
 class MpiTransfer : public Transfer {
  public:
-  MpiTransfer(MPI_Comm ranks, RollCall& job, std::span<const Message> sent, std::span<const Message> received, int tag)
-      : job_(job) {
+  MpiTransfer(MPI_Comm ranks, WaitLimit& limit, std::span<const Message> sent, std::span<const Message> received,
+              int tag)
+      : limit_(limit) {
     for (const Message& message : received)
       each_piece(message, [&](void* data, int bytes, MPI_Request* request) {
         return MPI_Irecv(data, bytes, MPI_BYTE, message.rank, tag, ranks, request);
@@ -38,7 +39,7 @@ class MpiTransfer : public Transfer {
   /// An exception may leave messages under way, which borrow memory that is freed next: the destructor waits for them.
   ~MpiTransfer() override {
     try {
-      if (!job_.gave_up()) wait();
+      if (!limit_.has_passed()) wait();
     } catch (const std::exception&) {  // another one passes already
     }
     abandon();
@@ -53,7 +54,7 @@ class MpiTransfer : public Transfer {
   }
 
   void wait() override {
-    if (job_.has_limit()) return job_.wait([this] { return progress(); });
+    if (limit_.is_set()) return limit_.wait([this] { return progress(); });
     std::vector<MPI_Request> requests;
     requests.swap(requests_);
     if (!requests.empty())
@@ -61,7 +62,7 @@ class MpiTransfer : public Transfer {
   }
 
  private:
-  /// Leaves messages that will not come.
+  /// Gives up messages that have not been received; those that are sent may still arrive.
   void abandon() {
     for (size_t n = 0; n < requests_.size(); ++n) {
       if (requests_[n] == MPI_REQUEST_NULL) continue;
@@ -80,19 +81,19 @@ class MpiTransfer : public Transfer {
     }
   }
 
-  RollCall& job_;
+  WaitLimit& limit_;
   std::vector<MPI_Request> requests_;
-  size_t receives_ = 0;  // the first of them
+  size_t receives_ = 0;  // so many requests, the first, are of messages to receive
 };
 
 class MpiRanks : public Communicator {
  public:
-  MpiRanks(MPI_Comm from, double wait_limit) : job_(std::make_shared<RollCall>(from, wait_limit)) {
+  MpiRanks(MPI_Comm from, double wait_limit) : limit_(std::make_shared<WaitLimit>(from, wait_limit)) {
     check(MPI_Comm_dup(from, &ranks_), "MPI_Comm_dup");
     complete();
     for (int rank = 0; rank < size_; ++rank) job_ranks_.push_back(rank);
   }
-  MpiRanks(const MpiRanks& from, int color) : job_(from.job_) {
+  MpiRanks(const MpiRanks& from, int color) : limit_(from.limit_) {
     check(MPI_Comm_split(from.ranks_, color, from.rank_, &ranks_), "MPI_Comm_split");
     complete();
     job_ranks_.resize(size_);
@@ -109,19 +110,19 @@ class MpiRanks : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::unique_ptr<Transfer> start(std::span<const Message> sent, std::span<const Message> received, int tag) override {
-    return std::make_unique<MpiTransfer>(ranks_, *job_, sent, received, tag);
+    return std::make_unique<MpiTransfer>(ranks_, *limit_, sent, received, tag);
   }
   void all_gather(const void* from, int64_t bytes, void* to) override {
     if (bytes > std::numeric_limits<int>::max())
       throw Error("cluster", {"all_gather() of " + std::to_string(bytes) + " bytes a rank, must be less than 2 GiB"});
     const int count = static_cast<int>(bytes);
-    if (!job_->has_limit()) {
+    if (!limit_->is_set()) {
       check(MPI_Allgather(from, count, MPI_BYTE, to, count, MPI_BYTE, ranks_), "MPI_Allgather");
       return;
     }
     MPI_Request request = MPI_REQUEST_NULL;
     check(MPI_Iallgather(from, count, MPI_BYTE, to, count, MPI_BYTE, ranks_, &request), "MPI_Iallgather");
-    job_->wait([&] {
+    limit_->wait([&] {
       int done = 0;
       check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
       return done != 0;
@@ -137,7 +138,7 @@ class MpiRanks : public Communicator {
     MPI_Comm_size(ranks_, &size_);
   }
 
-  std::shared_ptr<RollCall> job_;
+  std::shared_ptr<WaitLimit> limit_;
   MPI_Comm ranks_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
   std::vector<int> job_ranks_;

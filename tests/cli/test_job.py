@@ -271,6 +271,7 @@ def test_processes_that_do_not_fit(job):
     assert "--data-parallel 3 needs 3 processes, and there are 2" in error_of([LAUNCHER, "-n", "2"],
                                                                                      "--data-parallel", "3")
     assert "mpirun -n 2 attn train" in error_of([], "--data-parallel", "2")
+    assert "--rank-timeout is for ranks" in error_of([], "--rank-timeout", "5")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])

@@ -1,4 +1,4 @@
-// No test by itself: killed_rank.py kills a rank of this job.
+// No test by itself: failed_rank.py kills or stops a rank of this job.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "cluster/roll_call.h"
+#include "cluster/wait_limit.h"
 
 #include <algorithm>
 #include <chrono>
@@ -14,9 +14,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::seconds;
 
-constexpr std::chrono::milliseconds kInterval{100};  // between two looks at what others say
-constexpr seconds kAnswers{3};                       // for those that wait as well
-constexpr seconds kFirst{10};                        // for the first of them to end the job
+constexpr std::chrono::milliseconds kInterval{100};  // between two calls of receive()
+constexpr seconds kAnswers{3};                       // for messages of other ranks that wait
+constexpr seconds kFirst{10};                        // for the first of these ranks to end the job
 constexpr int kTag = 0;
 
 /// "rank 1 hangs" or "ranks 1, 4 hang".
@@ -35,8 +35,8 @@ std::string reason(const std::vector<int>& absent, double limit) {
 
 }  // namespace
 
-RollCall::RollCall(MPI_Comm all, double limit) : limit_(limit) {
-  if (!has_limit()) return;
+WaitLimit::WaitLimit(MPI_Comm all, double limit) : limit_(limit) {
+  if (!is_set()) return;
   MPI_Comm_dup(all, &all_);
   int size = 1;
   MPI_Comm_rank(all_, &rank_);
@@ -44,13 +44,13 @@ RollCall::RollCall(MPI_Comm all, double limit) : limit_(limit) {
   waits_.resize(size);
 }
 
-RollCall::~RollCall() {
+WaitLimit::~WaitLimit() {
   int finished = 0;
   MPI_Finalized(&finished);
   if (all_ != MPI_COMM_NULL && !finished) MPI_Comm_free(&all_);
 }
 
-bool RollCall::listen() {
+bool WaitLimit::receive() {
   for (int found = 1; found;) {
     MPI_Status status;
     MPI_Iprobe(MPI_ANY_SOURCE, kTag, all_, &found, &status);
@@ -61,8 +61,8 @@ bool RollCall::listen() {
   return std::find(waits_.begin(), waits_.end(), true) != waits_.end();
 }
 
-void RollCall::wait(const std::function<bool()>& complete) {
-  if (gave_up()) throw RankHangs(reason_);
+void WaitLimit::wait(const std::function<bool()>& complete) {
+  if (has_passed()) throw RankHangs(reason_);
   const Clock::time_point start = Clock::now();
   Clock::time_point next = start + kInterval;
   while (!complete()) {
@@ -70,11 +70,11 @@ void RollCall::wait(const std::function<bool()>& complete) {
     const Clock::time_point now = Clock::now();
     if (now < next) continue;
     next = now + kInterval;
-    if (listen() || std::chrono::duration<double>(now - start).count() > limit_) give_up();
+    if (receive() || std::chrono::duration<double>(now - start).count() > limit_) throw_rank_hangs();
   }
 }
 
-void RollCall::give_up() {
+void WaitLimit::throw_rank_hangs() {
   const int size = static_cast<int>(waits_.size());
   for (int rank = 0; rank < size; ++rank) {
     if (rank == rank_) continue;
@@ -84,14 +84,14 @@ void RollCall::give_up() {
   }
   waits_[rank_] = true;
   for (const Clock::time_point end = Clock::now() + kAnswers; Clock::now() < end;) {
-    listen();
+    receive();
     std::this_thread::sleep_for(kInterval / 10);
   }
   std::vector<int> absent;
   for (int rank = 0; rank < size; ++rank)
     if (!waits_[rank]) absent.push_back(rank);
   reason_ = reason(absent, limit_);
-  // The first of those that wait throws at once: a program that ends the job then says why only once.
+  // The first rank that waits throws at once, the others later: a program that ends the job prints one message.
   if (std::find(waits_.begin(), waits_.end(), true) - waits_.begin() < rank_) std::this_thread::sleep_for(kFirst);
   throw RankHangs(reason_);
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Kills one rank of a job that computes: the others must end within ten seconds, and the launcher must say which died.
-Then stops one, which hangs: the others must end once they have waited for WAIT_LIMIT seconds, and say which it was.
+"""Ranks that fail while a job computes. One that is killed: the others must end within ten seconds, and the launcher
+must name it. One that is stopped, and hangs: the others must end after their time limit, and name it.
 
-usage: killed_rank.py LAUNCHER TEST_CLUSTER
+usage: failed_rank.py LAUNCHER TEST_CLUSTER
 """
 
 import os
@@ -25,7 +25,7 @@ def is_alive(pid):
 
 
 def end_one(launcher, program, victim, sign, wait_limit):
-    """How long the job has gone on without this rank, its status, and what it said."""
+    """Sends the signal to a rank; returns what the job prints. The job must end in time, with an error."""
     job = subprocess.Popen([launcher, "-n", str(RANKS), program, "--gtest_also_run_disabled_tests",
                             "--gtest_catch_exceptions=0",
                             "--gtest_filter=ClusterFaults.DISABLED_WorksUntilItIsKilled"],
