@@ -67,23 +67,14 @@ Placement placement_of(const Settings& s, int ranks) {
   return Placement::zigzag(s.tokens, ranks, s.chunk);
 }
 
-/// heads:n is that in groups of n ranks.
-Schedule schedule_of(const std::string& name) {
-  if (name == "ring") return Schedule::ring;
-  if (name == "gather") return Schedule::gather;
-  return Schedule::heads(name == "heads" ? 0 : std::stoi(name.substr(std::string_view("heads:").size())));
-}
-std::string name_of(const Schedule& schedule) {
-  if (schedule.heads_group != 1) return "heads:" + std::to_string(schedule.heads_group);
-  return schedule == Schedule::gather ? "gather" : "ring";
-}
 /// What CLI11 says of a name; nothing if it is right.
 std::string wrong_schedule(const std::string& name) {
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  const bool group = name.starts_with("heads:") && name.size() > 6 && name.size() < 12 &&
-                     std::all_of(name.begin() + 6, name.end(), is_digit);
-  const bool known = group || name == "ring" || name == "gather" || name == "heads";
-  return known ? "" : "a schedule is '" + name + "', must be ring, gather, heads or heads:n";
+  try {
+    Schedule::named(name);
+    return "";
+  } catch (const attn::Error& error) {
+    return error.what();
+  }
 }
 
 /// The cores that this process may use.
@@ -257,7 +248,7 @@ void print(const Settings& s, int ranks, const Measurement& measurement, const a
     std::printf(
         "%d ranks of %2d threads, %-8s %9.1f ms  spread %.1f %%, overhead %.1f %% (median of neighbouring pairs), "
         "expected %.1f ms, %.1f MB sent by a rank, difference %.1e%s\n",
-        ranks, s.threads, name_of(m.schedule).c_str(), 1e3 * median(m.seconds), spread(m.seconds),
+        ranks, s.threads, m.schedule.name().c_str(), 1e3 * median(m.seconds), spread(m.seconds),
         100 * (median(m.ratios) - 1), 1e3 * (forward.seconds + backward.seconds), static_cast<double>(bytes) / 1e6,
         m.difference, is_wrong(m, s) ? "  WRONG" : "");
   }
@@ -265,7 +256,7 @@ void print(const Settings& s, int ranks, const Measurement& measurement, const a
       "expected from %.1f and %.1f GFLOP/s forward and backward, %.2f GB/s and %.1f us a message; choose(): %s "
       "and %s\n",
       costs.forward_flops / 1e9, costs.backward_flops / 1e9, costs.bytes_per_second / 1e9, 1e6 * costs.latency,
-      name_of(measurement.chosen(false, costs)).c_str(), name_of(measurement.chosen(true, costs)).c_str());
+      measurement.chosen(false, costs).name().c_str(), measurement.chosen(true, costs).name().c_str());
 }
 
 int run(Communicator& ranks, const Settings& s) {
@@ -278,7 +269,7 @@ int run(Communicator& ranks, const Settings& s) {
   Measurement measurement(ranks, s);
   const attn::cluster::ClusterCosts costs = measurement.costs();
   std::vector<Measured> measured;
-  for (const std::string& name : s.schedules) measured.push_back({schedule_of(name)});
+  for (const std::string& name : s.schedules) measured.push_back({Schedule::named(name)});
   std::vector<double> alone;
   bool wrong = false;
   for (Measured& m : measured) {

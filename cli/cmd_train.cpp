@@ -125,12 +125,6 @@ TrainingShape shape_of(const Settings& settings, const attn::models::Config& con
           .on_machine = job.on_machine()};
 }
 
-std::string name_of(attn::cluster::Schedule schedule, int ranks) {
-  if (schedule.heads_group == 1) return schedule == attn::cluster::Schedule::gather ? "gather" : "ring";
-  const bool all = schedule.heads_group == 0 || schedule.heads_group == ranks;
-  return all ? "heads" : fmt::format("heads in groups of {}", schedule.heads_group);
-}
-
 /// "ranks: 2 x 2, which share the batches of an update (1 of 2 each), the heads and features of each layer"
 void describe_ranks(const attn::cluster::RankGrid& grid, int64_t batches) {
   const attn::cluster::GridShape& shape = grid.shape();
@@ -141,8 +135,7 @@ void describe_ranks(const attn::cluster::RankGrid& grid, int64_t batches) {
     shared.push_back(what);
   };
   add(shape.data, fmt::format("the batches of an update ({} of {} each)", batches / shape.data, batches));
-  add(shape.sequence,
-      fmt::format("the tokens of each sequence (schedule: {})", name_of(grid.schedule(), shape.sequence)));
+  add(shape.sequence, fmt::format("the tokens of each sequence (schedule: {})", grid.schedule().name()));
   add(shape.tensor, "the heads and features of each layer");
   if (shared.empty()) return say("ranks: 1\n");
   say("ranks: {}, which share {}\n", joined(extents, " x "), joined(shared, ", "));

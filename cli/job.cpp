@@ -27,7 +27,18 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kModule = "attn_mpi.so";
+constexpr const char* kAuto = "auto";
 constexpr double kWaitLimit = 1800;  // seconds, as torch.distributed has it
+
+/// What CLI11 says of a name; nothing if it is right.
+std::string wrong_schedule(const std::string& name) {
+  try {
+    if (name != kAuto) attn::cluster::Schedule::named(name);
+    return "";
+  } catch (const attn::Error& error) {
+    return error.reasons().front() + "; or auto";
+  }
+}
 
 /// The first of these variables that is a number.
 std::optional<int> number_in(std::initializer_list<const char*> names) {
@@ -88,9 +99,9 @@ void Parallel::add_sequence(CLI::App& command) {
 void Parallel::add_schedule(CLI::App& command) {
   command
       .add_option("--sequence-schedule", schedule,
-                  "how ranks that share sequences exchange keys: one after the other, all at once, or by tokens for "
-                  "heads; auto measures which takes the least time")
-      ->check(one_of({"ring", "gather", "heads", "auto"}))
+                  "how ranks that share sequences exchange keys: ring, gather, heads, or heads:n in groups of n ranks; "
+                  "auto measures which takes the least time")
+      ->check(CLI::Validator(wrong_schedule, "NAME"))
       ->needs(command.get_option("--sequence-parallel"));
 }
 
@@ -150,11 +161,7 @@ Job::Job(const char* command, const Parallel& parallel)
 }
 
 void Job::set_schedule(const Parallel& parallel, const std::function<attn::cluster::Schedule()>& fastest) {
-  using attn::cluster::Schedule;
-  if (grid_->shape().sequence == 1 || parallel.schedule == "ring") return;
-  grid_->set_schedule(parallel.schedule == "gather"  ? Schedule::gather
-                      : parallel.schedule == "heads" ? Schedule::heads()
-                                                     : fastest());
+  grid_->set_schedule(parallel.schedule == kAuto ? fastest() : attn::cluster::Schedule::named(parallel.schedule));
 }
 
 attn::cluster::Communicator* Job::tensor_ranks() const {

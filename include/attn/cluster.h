@@ -16,8 +16,7 @@
 // A rank is a process with a part of the queries, keys and values. The whole is cut into chunks, and a Placement says
 // which rank has which. A rank computes the state (out, lse) of each of its chunks of queries over each chunk of keys,
 // its own and those that it receives while it computes, and merges the states of a row in an order that the placement
-// fixes: results have the same bits for any number of ranks, and for any number of threads. docs/cluster.md describes
-// schedules, costs and limits.
+// fixes: results have the same bits for any number of ranks, and for any number of threads. More: docs/cluster.md.
 //
 // Sources: Liu et al. 2023 (arXiv:2310.01889) rings; Brandon et al. 2023 (arXiv:2311.09431) stripes; Llama 3 2024
 // (arXiv:2407.21783) shards of two chunks, from both ends; Jacobs et al. 2023 (arXiv:2309.14509) sequence to heads.
@@ -178,9 +177,11 @@ struct Schedule {
   /// 1: no exchange; 0: all ranks are one group.
   int heads_group = 1;
 
-  static const Schedule ring;
-  static const Schedule gather;
+  static const Schedule ring, gather;
   static constexpr Schedule heads(int group = 0, Keys keys = Keys::ring) { return {keys, group}; }
+  /// Of ring, gather, heads, or heads:n for groups of n ranks, whose keys come by ring. Throws Error for other names.
+  static Schedule named(const std::string& name);
+  std::string name() const;
   bool operator==(const Schedule&) const = default;
 };
 inline constexpr Schedule Schedule::ring = {};

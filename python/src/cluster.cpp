@@ -93,13 +93,6 @@ Placement placement_of(const nb::tuple& given, int ranks) {
   throw attn::Error("Placement", {"the kind is '" + kind + "', must be contiguous, zigzag, striped or ranges"});
 }
 
-Schedule schedule_of(const std::string& name) {
-  if (name == "ring") return Schedule::ring;
-  if (name == "gather") return Schedule::gather;
-  if (name == "heads") return Schedule::heads();
-  throw attn::Error("attention", {"schedule is '" + name + "', must be ring, gather or heads"});
-}
-
 attn::cluster::Sharding sharding_of(const nb::tuple& queries, const nb::tuple& keys, int ranks) {
   return {placement_of(queries, ranks), placement_of(keys, ranks)};
 }
@@ -137,7 +130,7 @@ void forward(nb::handle ranks_object, const nb::tuple& queries, const nb::tuple&
            in.output<4>("out", out),
            in.output<3>("lse", lse),
            in.options(options),
-           schedule_of(schedule)};
+           Schedule::named(schedule)};
     in.done();
     return c;
   });
@@ -171,7 +164,7 @@ void backward(nb::handle ranks_object, const nb::tuple& queries, const nb::tuple
     c.to = {in.output<4>("dq", given("dq")), in.output<4>("dk", given("dk")), in.output<4>("dv", given("dv")),
             in.output<4>("dbias", given("dbias")), in.output<1>("dsink", given("dsink"))};
     c.options = in.options(options);
-    c.schedule = schedule_of(schedule);
+    c.schedule = Schedule::named(schedule);
     in.done();
     return c;
   });

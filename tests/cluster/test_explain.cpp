@@ -3,6 +3,7 @@
 
 #include "ranks.h"
 #include "sharded_case.h"
+#include "support/errors.h"
 
 namespace attn::test {
 namespace {
@@ -114,6 +115,16 @@ TEST(ClusterExplain, WindowsTalkToNeighbours) {
   const cluster::ClusterPlan plan = cluster::explain(placement, {.D = 8, .Dv = 8}, window);
   const int64_t chunk = 1024 * 2 * 8 * int64_t{sizeof(float)};
   for (int rank = 0; rank < 64; ++rank) EXPECT_EQ(plan.bytes_sent[rank], rank < 63 ? chunk : 0);
+}
+
+TEST(ClusterExplain, SchedulesByName) {
+  for (const char* name : {"ring", "gather", "heads", "heads:4"})
+    EXPECT_EQ(cluster::Schedule::named(name).name(), name);
+  EXPECT_EQ(cluster::Schedule::named("heads:4"), cluster::Schedule::heads(4));
+  for (const char* name : {"", "Ring", "heads:", "heads:0", "heads:-1", "heads:2x", "heads:99999999999", "heads: 2"})
+    EXPECT_NE(error_of([&] { cluster::Schedule::named(name); }).find("must be ring, gather, heads, or heads:n"),
+              std::string::npos)
+        << name;
 }
 
 /// Pairs at one distance are counted once; with lengths, even those that hide nothing, each pair is.

@@ -214,7 +214,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, placement: Placement, *, key_plac
     key_placement   the same of the keys, where they are other tokens
     group           the process group; None: all ranks. Its backend must send CPU tensors, as gloo does
     schedule        "ring": keys of one rank after the other; "gather": of all at once; "heads": ranks exchange tokens
-                    for heads before and after
+                    for heads before and after, and "heads:n" in groups of n ranks, with the ring between groups
     return_lse      also return lse [B, H, Lq]
     options         those of attention_cpp.torch.attention(), for the whole sequence and the same on all ranks. A mask
                     and a bias have the queries of this rank and all keys. Without a seed, dropout takes one from the
