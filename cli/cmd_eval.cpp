@@ -372,13 +372,13 @@ struct Evaluate {
     const bool continues = writes(config) && !config.encoder_layers;
     if (parallel.sequence && !continues)
       throw UsageError("--sequence-parallel is for models that continue texts; " + model.directory + " does not");
+    if (const std::string flag = flag_for_texts(); !flag.empty() && !continues)
+      throw UsageError(fmt::format("{} is for models that continue texts; {} does not", flag, model.directory));
+    if (batch && config.encoder_layers) throw UsageError("--batch has no effect on models that answer texts");
     job->set_schedule(parallel, [&] {
       return attn::models::choose_schedule(config, context.of(config), loaded.model->parameters().dtype(), job->grid(),
                                            false);
     });
-    if (const std::string flag = flag_for_texts(); !flag.empty() && !continues)
-      throw UsageError(fmt::format("{} is for models that continue texts; {} does not", flag, model.directory));
-    if (batch && config.encoder_layers) throw UsageError("--batch has no effect on models that answer texts");
     if (config.encoder_layers) evaluate_pairs(loaded, file);
     else if (config.classes == 1 && config.problem_type == attn::models::ProblemType::regression) numbers(loaded);
     else if (classifies_tokens(config)) words(loaded);

@@ -36,6 +36,7 @@ class SharedSequence {
   cluster::Communicator& ranks() const { return *ranks_; }
   const cluster::Placement& placement() const { return placement_; }
   uint64_t seed() const { return seed_; }
+  /// How attention() exchanges keys.
   cluster::Schedule schedule() const { return schedule_; }
   /// The tokens of this rank,
   int64_t tokens() const { return std::ssize(positions_); }

@@ -43,9 +43,9 @@ class RankGrid {
   Communicator& tensor() const { return *tensor_; }
   /// and in d and s: they have the same part of it.
   Communicator& replicas() const { return *replicas_; }
-  /// How the ranks of sequence() exchange keys in attention: the ring, until
+  /// How the ranks of sequence() exchange keys in attention; at first Schedule::ring.
   Schedule schedule() const { return schedule_; }
-  /// another is set, the same on all ranks. Throws Error for groups that do not divide those ranks.
+  /// All ranks set the same. Throws Error for groups that do not divide the ranks of sequence().
   void set_schedule(Schedule schedule);
   int data_place() const { return all_->rank() / (shape_.sequence * shape_.tensor); }
 

@@ -26,7 +26,7 @@ struct RingPlan {
   int ranks() const { return static_cast<int>(flops.size()); }
 };
 
-/// Operations on pairs of chunks. Where options say nothing of single tokens, pairs at one distance have the same.
+/// The operations of pairs of chunks. Unless an option names single tokens, they depend on lengths and distance alone.
 class PairFlops {
  public:
   PairFlops(const Whole& whole, bool backward) : whole_(whole), backward_(backward) {}
@@ -221,7 +221,7 @@ ClusterPlan plan_by_heads(const Whole& whole, Schedule schedule, int members, bo
   const Sharding sharding(whole.sharding().queries.joined(members), whole.sharding().keys.joined(members));
   ClusterPlan plan = {std::vector<int64_t>(whole.ranks()), std::vector<double>(whole.ranks())};
   std::vector<MemberHeads> heads;
-  std::map<std::pair<int64_t, int64_t>, ClusterPlan> known;  // pieces with as many heads, which the blocks do not name
+  std::map<std::pair<int64_t, int64_t>, ClusterPlan> known;  // by the heads of a piece
   for (int member = 0; member < members; ++member) {
     const MemberHeads& own = heads.emplace_back(shape.H, shape.Hk, member, members);
     double seconds = 0;
@@ -229,6 +229,7 @@ ClusterPlan plan_by_heads(const Whole& whole, Schedule schedule, int members, bo
     for (const HeadPiece& piece : own.pieces()) {
       const PieceOfWhole part(whole, sharding, whole.options(), piece, own);
       const std::pair heads_of_piece(part.whole->shape().H, part.whole->shape().Hk);
+      // Blocks may allow other keys for each head.
       if (whole.options().blocks.given() || !known.contains(heads_of_piece))
         known[heads_of_piece] = plan_of_ring(*part.whole, schedule.keys, backward, costs);
       const ClusterPlan& of_piece = known[heads_of_piece];

@@ -19,18 +19,19 @@ constexpr seconds kAnswers{3};                       // for messages of other ra
 constexpr seconds kFirst{10};                        // for the first of these ranks to end the job
 constexpr int kTag = 0;
 
-/// "rank 1 hangs" or "ranks 1, 4 hang".
+/// "rank 1 hangs, or computes for longer" or "ranks 1, 4 hang, or compute for longer".
 std::string hanging(const std::vector<int>& ranks) {
   std::string list;
   for (const int rank : ranks) list += (list.empty() ? "" : ", ") + std::to_string(rank);
-  return ranks.size() == 1 ? "rank " + list + " hangs" : "ranks " + list + " hang";
+  return ranks.size() == 1 ? "rank " + list + " hangs, or computes for longer"
+                           : "ranks " + list + " hang, or compute for longer";
 }
 
 std::string reason(const std::vector<int>& absent, double limit) {
   char text[32];
   std::snprintf(text, sizeof text, "%g", limit);
   const std::string waited = std::string("ranks have waited for ") + text + " s, which is the limit: ";
-  return waited + (absent.empty() ? "each waits for another" : hanging(absent) + ", or computes for longer");
+  return waited + (absent.empty() ? "each waits for another" : hanging(absent));
 }
 
 }  // namespace

@@ -293,7 +293,7 @@ bool divides(const ModelCache& cache, const Batch& batch) {
 /// The last hidden state [1, 1, C] of a text that ranks divide, on all of them.
 Value Model::last_of_divided(Tape& tape, const Batch& batch, const ForwardOptions& options) const {
   cluster::Communicator& ranks = *options.cache->ranks();
-  const autograd::SharedSequence sequence(ranks, cluster::Placement::zigzag(batch.length, ranks.size()));
+  const autograd::SharedSequence sequence(ranks, placement_for(config_, batch.length, ranks.size()));
   ForwardOptions of_rank = options;
   of_rank.sequence = &sequence;
   const Value x = rows(tape, shard_of(batch, sequence), of_rank);

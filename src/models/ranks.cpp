@@ -7,7 +7,7 @@
 namespace attn::models {
 namespace {
 
-/// Of the layer whose attention takes longest: one without a window, if there is any.
+/// The options of the layer whose attention takes longest: one without a window, if there is any.
 AttentionOptions longest_attention(const Config& config) {
   AttentionOptions options = {.causal = config.causal};
   for (int64_t layer = 0; layer < config.layers; ++layer) {
@@ -19,13 +19,16 @@ AttentionOptions longest_attention(const Config& config) {
   return options;
 }
 
-/// The attention of one of the ranks that share a layer.
-cluster::ClusterShape shape_of_rank(const Config& config, DType dtype, int tensor_ranks) {
+/// The first layer's attention on this rank.
+cluster::ClusterShape shape_on(const cluster::Communicator& tensor_ranks, const Config& config, DType dtype) {
   const LayerShape whole = attention_shape(config);
-  const auto share = [&](int64_t heads) { return (heads - 1) / tensor_ranks + 1; };
-  const int64_t Hk = share(whole.kv_heads);
-  const int64_t H = whole.kv_heads < tensor_ranks ? share(whole.heads) : Hk * (whole.heads / whole.kv_heads);
-  return {.B = 1, .H = H, .Hk = Hk, .D = whole.key_width, .Dv = whole.value_width, .dtype = dtype};
+  const nn::HeadShare own = nn::share_of_heads(whole.heads, whole.kv_heads, tensor_ranks.rank(), tensor_ranks.size());
+  return {.B = 1,
+          .H = own.heads.count(),
+          .Hk = own.kv_heads.count(),
+          .D = whole.key_width,
+          .Dv = whole.value_width,
+          .dtype = dtype};
 }
 
 }  // namespace
@@ -64,7 +67,8 @@ Batch shard_of(const Batch& batch, const autograd::SharedSequence& sequence) {
 cluster::Schedule choose_schedule(const Config& config, int64_t tokens, DType dtype, const cluster::RankGrid& grid,
                                   bool backward) {
   check_sequence_ranks(config, grid.shape().sequence);
-  const cluster::ClusterShape shape = shape_of_rank(config, dtype, grid.shape().tensor);
+  if (grid.shape().sequence == 1) return cluster::Schedule::ring;
+  const cluster::ClusterShape shape = shape_on(grid.tensor(), config, dtype);
   const cluster::ClusterCosts costs = cluster::measure_costs(grid.sequence(), shape);
   const cluster::Placement placement = placement_for(config, tokens, grid.shape().sequence);
   const cluster::Schedule mine = cluster::choose(placement, shape, costs, longest_attention(config), backward);
