@@ -69,7 +69,7 @@ struct Linear : Layer {
   Value operator()(Tape& tape, const Value& x, const Value& residual = {}) const;
   Value weight, bias;
 
-  /// LoRA's matrices for the outputs first .. first + b.shape()[0] - 1.
+  /// LoRA's matrices for the outputs first .. first + b.shape()[0] - 1 of this rank.
   struct Adapter {
     int64_t first = 0;
     Value a = {}, b = {};
@@ -77,7 +77,9 @@ struct Linear : Layer {
   std::vector<Adapter> adapters = {};  ///< by `first`
 
  private:
-  void make_adapters(const Scope& scope, const LinearOptions& options);
+  void make_adapters(const Scope& scope, int64_t in, int64_t out, const LinearOptions& options);
+  Value low_rank(Tape& tape, const Value& x, const Adapter& adapter) const;
+  Value part_of_sum(Tape& tape, const Value& x) const;
   Value update(Tape& tape, const Value& x, const Value& residual) const;
   LoraOptions lora_;
   cluster::Communicator* summed_over_ = nullptr;

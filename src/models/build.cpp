@@ -180,8 +180,7 @@ void check_tensor_ranks(const Config& config, int ranks) {
   const auto n = [](int64_t count) { return std::to_string(count); };
   bool attends = !is_selfhead(config);
   for (int64_t layer = 0; layer < config.layers; ++layer) attends = attends && has_attention(config, layer);
-  checker.require(attends && config.lora_rank == 0,
-                  "ranks share the layers of models with multi-head attention alone, without adapters");
+  checker.require(attends, "ranks share the layers of models with multi-head attention alone");
   int64_t fewest = config.heads;
   for (int64_t place = 0; attends && place < attention_count(config); ++place)
     fewest = std::min(fewest, attention_shape(config, place).heads);

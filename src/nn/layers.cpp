@@ -6,6 +6,22 @@
 #include "nn/check.h"
 
 namespace attn::nn {
+namespace {
+
+/// What a slice of rows has of the rows first .. first + count - 1, which are numbered from 0 then.
+Slice part_of_rows(const Slice& slice, int64_t first, int64_t count) {
+  Slice part = {.axis = 0, .is_first = slice.is_first};
+  for (const IndexRange& range : slice.ranges) {
+    const IndexRange own = {std::max(range.begin - first, int64_t{0}), std::min(range.end - first, count)};
+    if (own.count() > 0) part.ranges.push_back(own);
+  }
+  if (slice.repeated_from && *slice.repeated_from < first + count)
+    part.repeated_from = std::max(*slice.repeated_from - first, int64_t{0});
+  return part;
+}
+
+}  // namespace
+
 Linear::Linear(const Scope& scope, int64_t in, int64_t out, const LinearOptions& options) : Layer("Linear", scope) {
   Checker checker(name());
   check_extent(checker, "", "in", in);
@@ -16,40 +32,51 @@ Linear::Linear(const Scope& scope, int64_t in, int64_t out, const LinearOptions&
   weight = scope.variable("weight", {out, in}, options.residual ? ParameterRole::residual : ParameterRole::linear,
                           options.slice);
   if (options.bias) bias = scope.variable("bias", {out}, ParameterRole::bias, sums ? Slice() : options.slice);
-  if (scope.lora().rank > 0) make_adapters(scope, options);
+  if (scope.lora().rank > 0) make_adapters(scope, in, out, options);
 }
 
-void Linear::make_adapters(const Scope& scope, const LinearOptions& options) {
+/// Where ranks share the layer, B has this rank's outputs and A all inputs, or A this rank's inputs and B all outputs.
+/// The matrix that all ranks have gets a part of its gradient on each.
+void Linear::make_adapters(const Scope& scope, int64_t in, int64_t out, const LinearOptions& options) {
   lora_ = scope.lora();
+  const bool sums = options.slice.axis == 1;
+  const Slice of_all = {.repeated_from = options.slice.ranges.empty() ? std::nullopt : std::optional<int64_t>(0)};
   const auto is_target = [&](std::string_view part) {
     return std::find(lora_.targets.begin(), lora_.targets.end(), part) != lora_.targets.end();
   };
-  const auto add = [&](const Scope& at, int64_t first, int64_t width) {
-    adapters.push_back({first, at.variable("a", {lora_.rank, weight.shape()[1]}, ParameterRole::adapter_in),
-                        at.variable("b", {width, lora_.rank}, ParameterRole::adapter_out)});
+  int64_t first = 0, first_here = 0;  // of a part's outputs: of all, and of those of this rank
+  const auto add = [&](const Scope& at, int64_t width, const Slice& outputs) {
+    adapters.push_back({first_here,
+                        at.variable("a", {lora_.rank, in}, ParameterRole::adapter_in, sums ? options.slice : of_all),
+                        at.variable("b", {width, lora_.rank}, ParameterRole::adapter_out, sums ? of_all : outputs)});
   };
-  int64_t first = 0;
   for (const LinearPart& part : options.parts) {
-    if (is_target(part.name)) add(scope / "lora" / part.name, first, part.width);
+    const Slice outputs = part_of_rows(options.slice, first, part.width);
+    if (is_target(part.name)) add(scope / "lora" / part.name, part.width, outputs);
     first += part.width;
+    first_here += outputs.shape_of({part.width})[0];
   }
   std::string whole = scope.name().substr(scope.name().rfind('.') + 1), joined;
   for (const LinearPart& part : options.parts) joined += (joined.empty() ? "" : "_") + std::string(part.name);
   for (const LinearPart& part : options.parts)
     if (part.name == whole) whole = joined;
-  if (adapters.empty() && is_target(whole)) add(scope / "lora", 0, weight.shape()[0]);
+  first_here = 0;
+  if (adapters.empty() && is_target(whole)) add(scope / "lora", out, options.slice);
+}
+
+/// x A^T, times the scale.
+Value Linear::low_rank(Tape& tape, const Value& x, const Adapter& adapter) const {
+  return scale(tape, linear(tape, x, adapter.a, {}), lora_.scale());
 }
 
 /// What the adapters add to the layer's result, and the residual.
 Value Linear::update(Tape& tape, const Value& x, const Value& residual) const {
   const Tape::NameScope scope(tape, "lora");
   const Value seen = dropout(tape, x, lora_.dropout);
-  const auto low_rank = [&](const Adapter& adapter) {
-    return scale(tape, linear(tape, seen, adapter.a, {}), lora_.scale());
-  };
   const int64_t out = weight.shape()[0];
   if (const Adapter& only = adapters.front(); only.b.shape()[0] == out)
-    return residual ? add_linear(tape, residual, low_rank(only), only.b, {}) : linear(tape, low_rank(only), only.b, {});
+    return residual ? add_linear(tape, residual, low_rank(tape, seen, only), only.b, {})
+                    : linear(tape, low_rank(tape, seen, only), only.b, {});
   std::vector<Value> parts;
   int64_t end = 0;
   const auto skip_to = [&](int64_t next) {
@@ -59,7 +86,7 @@ Value Linear::update(Tape& tape, const Value& x, const Value& residual) const {
   };
   for (const Adapter& adapter : adapters) {
     skip_to(adapter.first);
-    parts.push_back(linear(tape, low_rank(adapter), adapter.b, {}));
+    parts.push_back(linear(tape, low_rank(tape, seen, adapter), adapter.b, {}));
     end = adapter.first + adapter.b.shape()[0];
   }
   skip_to(out);
@@ -67,15 +94,23 @@ Value Linear::update(Tape& tape, const Value& x, const Value& residual) const {
   return residual ? add(tape, residual, all) : all;
 }
 
+/// What this rank adds to the sum over ranks.
+Value Linear::part_of_sum(Tape& tape, const Value& x) const {
+  const DType wide = dtype() == DType::float64 ? DType::float64 : DType::float32;
+  const Value products = linear(tape, x, weight, {}, wide);
+  if (adapters.empty()) return products;
+  const Tape::NameScope scope(tape, "lora");
+  const Adapter& only = adapters.front();  // a layer whose inputs ranks share has no parts
+  const Value reduced = low_rank(tape, dropout(tape, x, lora_.dropout), only);
+  return add(tape, products, linear(tape, reduced, only.b, {}, wide));
+}
+
 Value Linear::operator()(Tape& tape, const Value& x, const Value& residual) const {
   Checker checker(name());
   if (check_made(checker, weight)) check_rows(checker, "x", x, weight.shape()[1], dtype(), true);
   checker.done();
   const Tape::NameScope scope(tape, short_name());
-  if (summed_over_) {
-    const DType wide = dtype() == DType::float64 ? DType::float64 : DType::float32;
-    return sum_over_ranks(tape, linear(tape, x, weight, {}, wide), *summed_over_, dtype(), bias, residual);
-  }
+  if (summed_over_) return sum_over_ranks(tape, part_of_sum(tape, x), *summed_over_, dtype(), bias, residual);
   const Value onto = adapters.empty() ? residual : update(tape, x, residual);
   return onto ? add_linear(tape, onto, x, weight, bias) : linear(tape, x, weight, bias);
 }

@@ -139,6 +139,31 @@ def test_ranks_that_share_layers(job):
     assert max(job.losses("grid4")) == 12
 
 
+def loss_of(shown):
+    return float(re.search(r"loss (\S+),", shown)[1])
+
+
+def test_adapters_of_shared_layers(job):
+    job.run("export", grouped(job), "--to", "hub")
+    tune = ["train", "text.txt", "--from", "hub", "--lora-rank", "4", "--lora-targets", "query,value,output,gate,down",
+            "--accumulation", "2", "--batch", "2", "--steps", "6", "--eval-every", "3", "--learning-rate", "0.01",
+            "--dropout", "0"]
+    job.run(*tune, "--quiet", "--out", "alone")
+    for ranks, grid in ((2, ["--tensor-parallel", "2"]), (4, ["--data-parallel", "2", "--tensor-parallel", "2"])):
+        said = launch(job, ranks, *tune, *grid, "--out", f"tuned{ranks}")
+        assert "heads and features of each layer" in said
+        for step, found in job.losses(f"tuned{ranks}").items():
+            assert found == pytest.approx(job.losses("alone")[step], rel=1e-4)
+    job.run("train", "--resume", "--steps", "8", "--out", "tuned4", "--quiet")
+    job.run("lora", "save", "tuned2", "--to", "adapter")
+    job.run("lora", "merge", "tuned2", "--to", "merged")
+    merged = loss_of(job.run("eval", "merged", "text.txt").stdout)
+    for options in ([], ["--tensor-parallel", 2]):
+        shown = launch(job, 2 if options else 1, "eval", "hub", "--adapter", "adapter", "text.txt", *options,
+                       stream="stdout")
+        assert loss_of(shown) == pytest.approx(merged, rel=1e-3)
+
+
 def grouped(job):
     """A model of 8 heads over 4 key/value heads."""
     job.run("tokenizer", "train", "text.txt", "--vocab-size", 300, "--out", "tokens.json")
@@ -192,7 +217,6 @@ def test_texts_and_losses_of_ranks_that_share_layers(job):
      "the name is 'rings', must be ring, gather, heads, or heads:n for groups of n ranks; or auto"),
     (2, [*TRAIN, "--out", "out", "--sequence-parallel", "2", "--sequence-schedule", "heads:3"],
      "the schedule has groups of 3 ranks, must divide the 2 ranks"),
-    (2, [*TRAIN, "--out", "out", "--tensor-parallel", "2", "--lora-rank", "2"], "without adapters"),
     (2, [*TRAIN, "--out", "out", "--tensor-parallel", "2", "--sample-every", "2"], "--sample-every is for ranks"),
     (2, [*TRAIN, "--out", "out", "--tensor-parallel", "2", "--mixer", "linear"], "with multi-head attention alone"),
 ])
