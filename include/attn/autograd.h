@@ -186,6 +186,8 @@ class Tape {
   };
   std::vector<Step> steps_;
   bool has_run_ = false;
+  std::vector<Value>* used_ = nullptr;  // if given, gets the inputs of operations that want gradients
+  friend Value recompute(Tape& tape, const Value& x, std::function<Value(Tape&, const Value&)> function);
   std::vector<std::string> scope_;
   uint64_t stream_ = 0;
 };

@@ -58,8 +58,10 @@ class RankGrid {
 };
 
 /// on_all_ranks(grid.all(), ..) for work that has calls over the axes too: an error that the ranks of an axis have
-/// found is passed on to all.
+/// found is passed on to all,
 void on_all_ranks(const RankGrid& grid, const std::string& step, const std::function<void()>& work);
+/// or to the ranks alone that compute a batch together, which differ from this one in s and t.
+void on_ranks_of_batch(const RankGrid& grid, const std::string& step, const std::function<void()>& work);
 
 }  // namespace attn::cluster
 #pragma GCC visibility pop

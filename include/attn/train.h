@@ -102,8 +102,7 @@ struct TrainerOptions {
   /// alone (ZeRO-1). Borrowed; null: this process alone, where gradients of several batches are added within products,
   /// and results differ by rounding.
   const cluster::RankGrid* ranks = nullptr;
-  /// Where ranks share batches alone, without `recompute`: send gradients that are complete while the backward computes
-  /// others. The bits are the same.
+  /// With `ranks`: send gradients that are complete while the backward computes others. The bits are the same.
   bool overlap = true;
 };
 
@@ -219,7 +218,6 @@ class Trainer {
   void load_checkpoint(std::vector<std::string>* notes);
   double run_batch(uint64_t number, double loss_scale, double& tokens, double& seconds);
   const cluster::RankGrid& ranks() const;
-  bool overlaps() const;
   void write_checkpoint(const std::string& state);
   double run_forward(autograd::Tape& tape, uint64_t number, std::optional<BatchLoss>& batch, double& seconds);
   void run_backward(autograd::Tape& tape, const BatchLoss& batch, double loss_scale, double& seconds);

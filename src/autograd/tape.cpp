@@ -58,7 +58,11 @@ Value Tape::result(std::string_view operation, Array data, std::initializer_list
       throw Error("train", {joined(scope_) + std::string(operation) + " gives a value that is not finite"});
   }
   bool wants = false;
-  for (const Value& input : inputs) wants = wants || input.wants_gradient();
+  for (const Value& input : inputs) {
+    if (!input.wants_gradient()) continue;
+    wants = true;
+    if (used_) used_->push_back(input);
+  }
   return Value(std::move(data), wants && options_.record);
 }
 
@@ -120,14 +124,16 @@ Value recompute(Tape& tape, const Value& x, std::function<Value(Tape&, const Val
   TapeOptions options = tape.options();
   options.record = false;
   Value y;
+  std::vector<Value> used;  // as a step that is recorded, this one has handles of what it adds gradients to
   {
     Tape forward(options, tape.memory());
     forward.set_stream(first_stream);
+    forward.used_ = &used;
     y = Value(function(forward, x).data(), true);
     tape.set_stream(forward.stream());
   }
   options.record = true;
-  tape.record(y, [=, memory = tape.memory(), function = std::move(function)] {
+  tape.record(y, [=, used = std::move(used), memory = tape.memory(), function = std::move(function)] {
     Tape again(options, memory);
     again.set_stream(first_stream);
     const Value inner_x(x.data(), x.wants_gradient());

@@ -49,10 +49,14 @@ void RankGrid::set_schedule(Schedule schedule) {
   schedule_ = schedule;
 }
 
+// Each rank says once to every communicator that it fails, so that no other rank waits for it there.
+
 void on_all_ranks(const RankGrid& grid, const std::string& step, const std::function<void()>& work) {
-  // Each rank says once to every communicator that it fails, so that no other rank waits for it there.
-  on_all_ranks(grid.all(), step,
-               [&] { on_all_ranks(grid.tensor(), step, [&] { on_all_ranks(grid.sequence(), step, work); }); });
+  on_all_ranks(grid.all(), step, [&] { on_ranks_of_batch(grid, step, work); });
+}
+
+void on_ranks_of_batch(const RankGrid& grid, const std::string& step, const std::function<void()>& work) {
+  on_all_ranks(grid.tensor(), step, [&] { on_all_ranks(grid.sequence(), step, work); });
 }
 
 }  // namespace attn::cluster

@@ -135,14 +135,14 @@ std::string GradientExchange::state_of_gradients() const {
   return states;
 }
 
-void GradientExchange::end_batch(const std::string& failure) {
+void GradientExchange::end_batch(const std::exception_ptr& failure) {
   const ProfileSpan span("exchange of gradients");
   finish_all(early_);
-  if (!failure.empty()) cluster::refuse(ranks_, failure);
+  if (failure) cluster::on_all_ranks(ranks_, "the backward", [&] { std::rethrow_exception(failure); });
   const Senders has = cluster::gather(ranks_, state_of_gradients());
   Senders late = has;
   for (size_t n = 0; n < has_sum_.size(); ++n) {
-    bool all = true;
+    bool all = !parameters_.all()[n].slice.repeated_from;
     for (int rank = 0; rank < ranks_.size(); ++rank) {
       if (has[rank][n] == kChanged)
         throw cluster::RanksError(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,8 +15,9 @@ namespace attn::train {
 /// batches.
 ///
 /// A gradient is sent while the backward still runs if all ranks had it in the last batch, and no step of the tape has
-/// a handle of its parameter any more. The other gradients follow after the backward. All ranks send in the order of
-/// the pieces, so that messages meet.
+/// a handle of its parameter any more. The other gradients follow after the backward, and those of which several tensor
+/// ranks have the same rows, which are added up first. All ranks send in the order of the pieces, so that messages
+/// meet.
 class GradientExchange {
  public:
   /// Borrows all; `sum` has the own pieces.
@@ -27,8 +29,8 @@ class GradientExchange {
   void begin_batch();
   /// Between two steps of the backward.
   void send_complete();
-  /// After the backward. Throws RanksError if one of the ranks has a failure.
-  void end_batch(const std::string& failure);
+  /// After the backward. Throws RanksError on all ranks if it has thrown on one of them: `failure` is that, or null.
+  void end_batch(const std::exception_ptr& failure);
 
   /// True if a batch of the update has had a gradient of this parameter, on any rank.
   bool has_sum(size_t parameter) const { return has_sum_[parameter]; }

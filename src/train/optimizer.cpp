@@ -11,7 +11,9 @@ class OwnOptimizer : public Optimizer {
   }
 
   void begin() override { parameters_.clear_gradients(); }
-  void add_batch(const std::string&) override {}
+  void add_batch(const std::exception_ptr& failure) override {
+    if (failure) std::rethrow_exception(failure);
+  }
 
   std::vector<std::optional<double>> squares() override {
     std::vector<std::optional<double>> all;

@@ -1,6 +1,7 @@
 // What the loop of training does with gradients, in this process alone or with other ranks.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -23,8 +24,8 @@ class Optimizer {
   virtual void begin_batch() {}
   /// after each step of its backward, if gradients may be sent so early,
   virtual void after_step() {}
-  /// and after its backward, which has failed if there is a reason.
-  virtual void add_batch(const std::string& failure) = 0;
+  /// and after its backward. Throws what that has thrown, `failure`, if it is not null.
+  virtual void add_batch(const std::exception_ptr& failure) = 0;
   /// After the last: the sum of squares of each parameter's gradient; absent where it has none.
   virtual std::vector<std::optional<double>> squares() = 0;
   /// Updates the parameters. `options.step` is that of this object.

@@ -79,7 +79,7 @@ class SharedOptimizer : public Optimizer {
   void begin() override { exchange_->begin_update(); }
   void begin_batch() override { exchange_->begin_batch(); }
   void after_step() override { exchange_->send_complete(); }
-  void add_batch(const std::string& failure) override { exchange_->end_batch(failure); }
+  void add_batch(const std::exception_ptr& failure) override { exchange_->end_batch(failure); }
   std::vector<std::optional<double>> squares() override;
   void step(ops::AdamWOptions options) override;
   int64_t updates() const override { return updates_; }

@@ -256,12 +256,6 @@ Trainer::~Trainer() = default;
 
 const cluster::RankGrid& Trainer::ranks() const { return grid_of(options_); }
 
-/// True where gradients are sent while the backward runs.
-bool Trainer::overlaps() const {
-  const cluster::GridShape& shape = ranks().shape();
-  return options_.ranks && options_.overlap && !options_.recompute && shape.sequence == 1 && shape.tensor == 1;
-}
-
 /// Before the first step: do all ranks train the same?
 void Trainer::require_agreement() {
   cluster::Communicator& all = ranks().all();
@@ -377,15 +371,11 @@ void Trainer::run_backward(Tape& tape, const BatchLoss& batch, double loss_scale
     parameters_.add_up_gradients();
     seconds += seconds_since(start);
   };
-  std::string failure;  // the others may wait for gradients that this rank sends all the same
-  if (!overlaps()) {
-    cluster::on_all_ranks(ranks(), "the backward", backward);
-  } else {
-    try {
-      backward();
-    } catch (const std::exception& error) {
-      failure = error.what();
-    }
+  std::exception_ptr failure;  // ranks with other batches wait for gradients, which this rank sends all the same
+  try {
+    cluster::on_ranks_of_batch(ranks(), "the backward", backward);
+  } catch (const std::exception&) {
+    failure = std::current_exception();
   }
   cluster::on_all_ranks(ranks().all(), "the gradients", [&] { optimizer_->add_batch(failure); });
 }
@@ -393,7 +383,7 @@ void Trainer::run_backward(Tape& tape, const BatchLoss& batch, double loss_scale
 /// The loss of a batch, whose gradients, times the scale, join those of the update. Adds to tokens and seconds.
 double Trainer::run_batch(uint64_t number, double loss_scale, double& tokens, double& seconds) {
   autograd::TapeOptions options = tape_options(options_, number, false);
-  if (overlaps()) options.after_step = [this] { optimizer_->after_step(); };
+  if (options_.overlap) options.after_step = [this] { optimizer_->after_step(); };
   optimizer_->begin_batch();
   Tape tape(options, memory_);
   std::optional<BatchLoss> batch;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "attn/cluster_grid.h"
 
@@ -46,6 +47,30 @@ class Counting : public cluster::Communicator {
 
  private:
   cluster::Communicator& ranks_;
+};
+
+/// Writes down the tags of messages, in the order in which they are started on any axis of a grid.
+class Watching : public cluster::Communicator {
+ public:
+  Watching(cluster::Communicator& ranks, std::vector<int>& tags) : ranks_(ranks), tags_(tags) {}
+  int rank() const override { return ranks_.rank(); }
+  int size() const override { return ranks_.size(); }
+  std::unique_ptr<cluster::Transfer> start(std::span<const cluster::Message> sent,
+                                           std::span<const cluster::Message> received, int tag) override {
+    tags_.push_back(tag);
+    return ranks_.start(sent, received, tag);
+  }
+  void all_gather(const void* from, int64_t count, void* to) override { ranks_.all_gather(from, count, to); }
+  std::unique_ptr<cluster::Communicator> split(int color) override {
+    parts_.push_back(ranks_.split(color));
+    return std::make_unique<Watching>(*parts_.back(), tags_);
+  }
+  int job_rank(int rank) const override { return ranks_.job_rank(rank); }
+
+ private:
+  cluster::Communicator& ranks_;
+  std::vector<int>& tags_;
+  std::vector<std::unique_ptr<cluster::Communicator>> parts_;
 };
 
 }  // namespace attn::test

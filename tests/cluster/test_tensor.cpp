@@ -15,6 +15,7 @@ namespace attn::test {
 namespace {
 
 constexpr int64_t kTokens = 24;
+constexpr int kFirstTrainingTag = 16;  // of messages: lower tags are those of layers and attention
 constexpr cluster::GridShape kShape = {.data = 1, .tensor = 0};  // all ranks share the layers
 
 models::Config config_of(const std::string& family) {
@@ -231,6 +232,44 @@ TEST(ClusterTensor, ProductsOfTheAxes) {
       expect_near(
           std::to_string(shape.data) + " x " + std::to_string(shape.sequence) + " x " + std::to_string(shape.tensor),
           config, train(config, ranks.get()), expected, *ranks);
+  }
+}
+
+/// In any grid, with layers recomputed or not, and without other bits.
+TEST(ClusterTensor, GradientsAreSentWhileTheBackwardRuns) {
+  models::Config config = config_of("llama");
+  config.hidden_dim = 8000;  // a bucket for each layer, on two ranks too
+  config.kv_heads = 1;       // which two ranks have: its gradient is sent after the backward
+  const TextDataset data = some_text();
+  for (const cluster::GridShape& shape : {cluster::GridShape{1, 1, 2}, {1, 2, 1}, {1, 2, 2}, {2, 1, 2}, {2, 2, 1}}) {
+    const int n = shape.data * shape.sequence * shape.tensor;
+    if (n > world().size()) continue;
+    const auto ranks = first_ranks(n);
+    if (!ranks) continue;
+    std::vector<int> tags;
+    Watching watching(*ranks, tags);
+    const cluster::RankGrid grid(watching, shape);
+    for (const bool recompute : {false, true}) {
+      std::vector<std::string> parameters;
+      for (const bool overlap : {false, true}) {
+        models::Model model = model_of(config, &grid);
+        TrainerOptions options = short_training(&grid);
+        options.accumulation = shape.data;
+        options.recompute = recompute;
+        options.overlap = overlap;
+        Trainer trainer(model, data, options, "");
+        trainer.step();  // after which the ranks know which gradients there are
+        tags.clear();
+        trainer.step();
+        parameters.push_back(parameters_of(model));
+        const auto of_layers = [](int tag) { return tag < kFirstTrainingTag; };
+        const auto last_of_layers = std::find_if(tags.rbegin(), tags.rend(), of_layers).base();
+        const bool overlapped = !std::all_of(tags.begin(), last_of_layers, of_layers);
+        const bool sends = grid.replicas().size() > 1;
+        EXPECT_EQ(overlapped, overlap && sends) << shape.data << shape.sequence << shape.tensor << recompute;
+      }
+      EXPECT_TRUE(parameters[0] == parameters[1]) << shape.data << shape.sequence << shape.tensor << recompute;
+    }
   }
 }
 
@@ -470,38 +509,51 @@ TEST(ClusterTensor, ModelsThatAreMadeForOtherRanks) {
   EXPECT_NE(error.find("made for 1 tensor ranks, and the grid has 2"), std::string::npos) << error;
 }
 
-/// One rank of a grid fails in the middle of a forward: all end, with its number and reason.
+[[noreturn]] void fail() { throw Error("loss", {"the disk is gone"}); }
+
+/// The loss, whose backward fails.
+Value failing_backward(autograd::Tape& tape, const Value& loss) {
+  const Value same = tape.result("failing", loss.data(), {loss});
+  tape.record(same, fail);
+  return same;
+}
+
+/// One rank of a grid fails in a forward or in a backward, in the second step: all end, with its number and reason.
 TEST(ClusterTensor, OneRankOfAGridFails) {
-  for (const cluster::GridShape& shape : {cluster::GridShape{1, 1, 0}, {1, 2, 2}, {2, 1, 2}, {1, 2, 3}}) {
+  for (const cluster::GridShape& shape : {cluster::GridShape{1, 1, 0}, {1, 2, 2}, {2, 1, 2}, {1, 2, 3}, {2, 2, 1}}) {
     const int n = shape.tensor ? shape.data * shape.sequence * shape.tensor : world().size();
     if (n > world().size() || n == 1) continue;
     const auto ranks = first_grid(n, shape);
     if (!ranks) continue;
-    models::Config config = config_of("gpt");
-    config.dropout = 0;
-    models::Model model = model_of(config, ranks.get());
-    const TextDataset data = some_text();
-    Trainer trainer(model, data, short_training(ranks.get()), "");
-    trainer.step();
-    models::Batch batch;
-    std::optional<autograd::SharedSequence> sequence;
-    Trainer failing(
-        model.parameters(),
-        [&](autograd::Tape& tape, uint64_t number) -> BatchLoss {
-          if (ranks->all().rank() == n - 1) throw Error("loss", {"the disk is gone"});
-          models::ForwardOptions forward;
-          batch = data.training(number);
-          if (ranks->sequence().size() > 1) {
-            sequence.emplace(ranks->sequence(), cluster::Placement::zigzag(kTokens, ranks->sequence().size()));
-            batch = models::shard_of(batch, *sequence);
-            forward.sequence = &*sequence;
-          }
-          return model.loss(tape, batch, forward);
-        },
-        short_training(ranks.get()));
-    const std::string error = error_of([&] { failing.step(); });
-    EXPECT_NE(error.find("rank " + std::to_string(n - 1) + ": the disk is gone"), std::string::npos) << error;
-    EXPECT_EQ(error.find("rank", error.find("rank") + 1), std::string::npos) << error;
+    for (const bool in_backward : {false, true}) {
+      models::Config config = config_of("gpt");
+      config.dropout = 0;
+      models::Model model = model_of(config, ranks.get());
+      const TextDataset data = some_text();
+      const TrainerOptions options = short_training(ranks.get());
+      models::Batch batch;
+      std::optional<autograd::SharedSequence> sequence;
+      Trainer trainer(
+          model.parameters(),
+          [&](autograd::Tape& tape, uint64_t number) -> BatchLoss {
+            const bool fails = ranks->all().rank() == n - 1 && number >= static_cast<uint64_t>(options.accumulation);
+            if (fails && !in_backward) fail();
+            models::ForwardOptions forward;
+            batch = data.training(number);
+            if (ranks->sequence().size() > 1) {
+              sequence.emplace(ranks->sequence(), cluster::Placement::zigzag(kTokens, ranks->sequence().size()));
+              batch = models::shard_of(batch, *sequence);
+              forward.sequence = &*sequence;
+            }
+            const Value loss = model.loss(tape, batch, forward);
+            return fails ? failing_backward(tape, loss) : loss;
+          },
+          options);
+      trainer.step();
+      const std::string error = error_of([&] { trainer.step(); });
+      EXPECT_NE(error.find("rank " + std::to_string(n - 1) + ": the disk is gone"), std::string::npos) << error;
+      EXPECT_EQ(error.find("rank", error.find("rank") + 1), std::string::npos) << error;
+    }
   }
 }
 

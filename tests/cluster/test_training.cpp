@@ -142,10 +142,12 @@ struct TwoLayers {
   Value late = nn::Scope(parameters).variable("late", {kWidth, 1});
   Value big = nn::Scope(parameters).variable("big", {1, kWidth});
 
-  LossFunction loss(const std::function<void(Tape&)>& between) {
-    return [this, between](Tape& tape, uint64_t number) -> BatchLoss {
+  LossFunction loss(const std::function<void(Tape&)>& between, bool recomputed = false) {
+    return [=, this](Tape& tape, uint64_t number) -> BatchLoss {
       const Value x(random_array(DType::float32, {1, 1}, number));
-      return linear(tape, watched(tape, linear(tape, x, late), [=, &tape] { between(tape); }), big);
+      const Value y = watched(tape, linear(tape, x, late), [=, &tape] { between(tape); });
+      const auto last = [this](Tape& inner, const Value& in) { return linear(inner, in, big); };
+      return recomputed ? recompute(tape, y, last) : last(tape, y);
     };
   }
   static TrainerOptions options(const cluster::RankGrid& ranks) {
@@ -157,38 +159,28 @@ struct TwoLayers {
   }
 };
 
-/// Says when messages are started.
-class Watching : public Counting {
- public:
-  using Counting::Counting;
-  std::unique_ptr<cluster::Transfer> start(std::span<const cluster::Message> sent,
-                                           std::span<const cluster::Message> received, int tag) override {
-    events += "messages ";
-    return Counting::start(sent, received, tag);
-  }
-  std::string events;
-};
-
 TEST(ClusterTraining, GradientsAreSentWhileTheBackwardRuns) {
   if (world().size() == 1) return;
-  for (const bool overlap : {true, false}) {
-    Watching ranks(world());
-    const cluster::RankGrid grid(ranks, {});
-    TwoLayers layers;
-    TrainerOptions options = TwoLayers::options(grid);
-    options.overlap = overlap;
-    Trainer trainer(layers.parameters, layers.loss([&](Tape&) { ranks.events += "backward "; }), options);
-    trainer.step();  // after which the ranks know which gradients there are
-    ranks.events.clear();
-    trainer.step();
-    EXPECT_EQ(ranks.events.starts_with("messages backward messages "), overlap) << ranks.events;
-    EXPECT_EQ(ranks.events.starts_with("backward messages messages "), !overlap) << ranks.events;
-  }
+  for (const bool overlap : {true, false})
+    for (const bool recomputed : {false, true}) {
+      std::vector<int> tags;
+      Watching ranks(world(), tags);
+      const cluster::RankGrid grid(ranks, {});
+      TwoLayers layers;
+      TrainerOptions options = TwoLayers::options(grid);
+      options.overlap = overlap;
+      Trainer trainer(layers.parameters, layers.loss([&](Tape&) { tags.push_back(-1); }, recomputed), options);
+      trainer.step();  // after which the ranks know which gradients there are
+      tags.clear();
+      trainer.step();
+      EXPECT_EQ(tags[0] == -1, !overlap);
+      EXPECT_EQ(tags[1] == -1, overlap);
+    }
 }
 
-/// The weights of two layers, whose gradient is complete after the backward of both.
+/// The weights of two layers, whose gradient is complete after the backward of both, recomputed or not.
 TEST(ClusterTraining, SharedWeightsAreSentOnce) {
-  const auto train = [](const cluster::RankGrid& ranks) {
+  const auto train = [](const cluster::RankGrid& ranks, bool recomputed) {
     nn::Parameters parameters({.seed = 1});
     const Value weight = nn::Scope(parameters).variable("weight", {8, 8}),
                 last = nn::Scope(parameters).variable("last", {1, 8});
@@ -196,13 +188,18 @@ TEST(ClusterTraining, SharedWeightsAreSentOnce) {
         parameters,
         [&](Tape& tape, uint64_t number) -> BatchLoss {
           const Value x(random_array(DType::float32, {1, 8}, number));
-          return linear(tape, linear(tape, linear(tape, x, weight), weight), last);
+          const auto layer = [&](Tape& inner, const Value& in) { return linear(inner, in, weight); };
+          const auto applied = [&](const Value& in) {
+            return recomputed ? recompute(tape, in, layer) : layer(tape, in);
+          };
+          return linear(tape, applied(applied(x)), last);
         },
         shared(ranks, 3));
     trainer.run();
     return std::pair(numbers(weight.data()), numbers(last.data()));
   };
-  EXPECT_EQ(train(*first_of_a_divisor()), train(one_rank_grid()));
+  for (const bool recomputed : {false, true})
+    EXPECT_EQ(train(*first_of_a_divisor(), recomputed), train(one_rank_grid(), false));
 }
 
 /// A rank sends the gradients that others own, once for each of its batches, and the values that it owns to all others.
