@@ -14,6 +14,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::seconds;
 
+constexpr std::chrono::milliseconds kPatience{50};   // after which a rank that waits leaves its core idle
+constexpr std::chrono::microseconds kNap{500};       // between two looks then
 constexpr std::chrono::milliseconds kInterval{100};  // between two calls of receive()
 constexpr seconds kAnswers{3};                       // for messages of other ranks that wait
 constexpr seconds kFirst{10};                        // for the first of these ranks to end the job
@@ -67,8 +69,9 @@ void WaitLimit::wait(const std::function<bool()>& complete) {
   const Clock::time_point start = Clock::now();
   Clock::time_point next = start + kInterval;
   while (!complete()) {
-    std::this_thread::yield();
     const Clock::time_point now = Clock::now();
+    if (now - start < kPatience) std::this_thread::yield();
+    else std::this_thread::sleep_for(kNap);
     if (now < next) continue;
     next = now + kInterval;
     if (receive() || std::chrono::duration<double>(now - start).count() > limit_) throw_rank_hangs();
