@@ -39,9 +39,12 @@ struct Generate {
   }
 
   void prepare(const Job& job, const CLI::App& command) const {
-    if (interactive || !batch.empty() || !record.empty() || file == "-")
-      throw UsageError("ranks share one text: --interactive, --batch, --record and standard input are for one process");
-    job.require_same("the text", file.empty() ? prompt : attn::io::read_input(file));
+    if (interactive || !record.empty() || file == "-" || batch == "-")
+      throw UsageError("ranks share texts: --interactive, --record and standard input are for one process");
+    if (!batch.empty() && parallel.sequence > 1)
+      throw UsageError("--sequence-parallel is for one text; --tensor-parallel computes those of --batch too");
+    const std::string& path = batch.empty() ? file : batch;
+    job.require_same("the text", path.empty() ? prompt : attn::io::read_input(path));
     job.share_threads(command);
   }
 
@@ -55,7 +58,8 @@ struct Generate {
     if (!job.is_shared()) catch_signals();  // the launcher ends all ranks at once
     const attn::generate::TextGenerator generator(std::move(loaded));
     if (interactive) return generation.converse(generator);
-    if (!batch.empty()) return generate_batch(generator, batch, out, generation.of_batch(), limits);
+    if (!batch.empty())
+      return generate_batch(generator, batch, job.is_first() ? out : "", generation.of_batch(), limits);
     if (text.empty() && config.encoder_layers)
       throw UsageError(model.directory + " answers texts: give one with --prompt, --file or --interactive");
     if (text.empty()) text = generator.tokenizer().decode(std::vector<int64_t>{0});

@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "config_flags.h"
 #include "http.h"
+#include "job.h"
 #include "model_flags.h"
 #include "options.h"
 #include "output.h"
@@ -21,6 +22,7 @@ namespace cli {
 namespace {
 
 using httplib::Request, httplib::Response;
+using Json = nlohmann::ordered_json;
 
 constexpr size_t kMostConnections = 512;
 constexpr time_t kSilentSeconds = 5;           // without a byte from a client
@@ -68,7 +70,8 @@ class Service {
 
   explicit Service(Options options) : options_(std::move(options)) {}
 
-  void set_writer(attn::models::Loaded loaded) {
+  /// `share` of the free memory is for keys and values.
+  void set_writer(attn::models::Loaded loaded, double share = 0.5) {
     const std::string format = loaded.chat_template;
     generator_.emplace(std::move(loaded));
     if (!format.empty()) {
@@ -81,8 +84,18 @@ class Service {
     const attn::models::Model& model = generator_->model();
     int64_t& most = options_.limits.batcher.max_cache_tokens;
     options_.limits.batcher.cache_storage = options_.kv_cache.of();
-    if (most == 0) most = cache_tokens(model.config(), model.parameters().dtype());
-    engine_.emplace(*generator_, options_.limits);
+    if (most == 0) most = cache_tokens(model.config(), model.parameters().dtype(), share);
+    const attn::generate::TextBatcher check(*generator_, options_.limits.batcher);  // throws what start() would
+  }
+  /// Begins to compute texts, with the ranks that share the writer's layers.
+  void start(attn::cluster::Communicator& ranks, const std::function<void()>& on_failure) {
+    is_shared_ = ranks.size() > 1;
+    if (generator_) engine_.emplace(*generator_, options_.limits, ranks, on_failure);
+  }
+  /// The same on the other ranks, until the first ends.
+  void follow(attn::cluster::Communicator& ranks) {
+    follow_engine(*generator_, options_.limits.batcher, ranks,
+                  [this](const std::string& source) { return read_source(source); });
   }
   void set_embedder(attn::models::Embedder embedder) { embedder_.emplace(std::move(embedder)); }
 
@@ -90,12 +103,16 @@ class Service {
   void end() {
     if (engine_) engine_->end_within(kTimeToFinish / 2);
   }
+  void rethrow_failure() const {
+    if (engine_) engine_->rethrow_failure();
+  }
+  int64_t& max_cache_tokens() { return options_.limits.batcher.max_cache_tokens; }
 
  private:
-  /// As many as the texts that are computed at once can have, but at most half of the free memory.
-  int64_t cache_tokens(const attn::models::Config& config, attn::DType type) const {
+  /// As many as the texts that are computed at once can have, but at most a share of the free memory.
+  int64_t cache_tokens(const attn::models::Config& config, attn::DType type, double share) const {
     const auto token = static_cast<double>(attn::models::cache_bytes_per_token(config, type, options_.kv_cache.of()));
-    const double fitting = attn::models::available_memory() / 2 / std::max(token, 1.0);
+    const double fitting = attn::models::available_memory() * share / std::max(token, 1.0);
     const double needed =
         static_cast<double>(options_.limits.batcher.max_requests) * static_cast<double>(config.context);
     return static_cast<int64_t>(std::max(std::min(fitting, needed), 1024.0));
@@ -107,8 +124,10 @@ class Service {
   void chat(const std::string& body, Response& response) { texts(body, response, true); }
   void completions(const std::string& body, Response& response) { texts(body, response, false); }
   void embeddings(const std::string& body, Response& response);
-  std::vector<std::vector<int64_t>> prompts_of(TextRequest& request) const;
-  std::shared_ptr<Jobs> submit(TextRequest& request);
+  std::vector<std::vector<int64_t>> prompts_of(const TextRequest& request) const;
+  TextInput input_of(const TextRequest& request, std::vector<int64_t> prompt, uint64_t seed) const;
+  TextInput read_source(const std::string& source) const;
+  std::shared_ptr<Jobs> submit(const TextRequest& request, const std::string& body);
   std::vector<TokenText> tokens_of(const TextJob::End& end) const {
     return token_texts(generator_->tokenizer(), end.tokens, end.logprobs);
   }
@@ -123,6 +142,7 @@ class Service {
   std::optional<attn::generate::ChatTemplate> chat_;
   std::string no_chat_;
   std::optional<Engine> engine_;
+  bool is_shared_ = false;
   std::optional<attn::models::Embedder> embedder_;
   std::mutex embedding_;
   std::atomic<int64_t> number_ = 0, embedded_ = 0;
@@ -205,32 +225,46 @@ void Service::add_to(httplib::Server& server, int& port, bool is_loopback) {
 
 // --------------------------------------------------------------------------------------------------------------- texts
 
-std::vector<std::vector<int64_t>> Service::prompts_of(TextRequest& request) const {
+std::vector<std::vector<int64_t>> Service::prompts_of(const TextRequest& request) const {
   if (!request.is_chat) {
-    std::vector<std::vector<int64_t>> prompts = std::move(request.prompt_tokens);
+    std::vector<std::vector<int64_t>> prompts = request.prompt_tokens;
     for (const std::string& text : request.prompts) prompts.push_back(generator_->source_tokenizer().encode(text).ids);
     return prompts;
   }
   if (!chat_) throw ApiError(400, no_chat_, "messages");
-  request.options.stop_strings.emplace_back(chat_->end_of_answer());
   return {generator_->tokenizer().encode(chat_->format(request.messages), {.add_special_tokens = false}).ids};
 }
 
-std::shared_ptr<Jobs> Service::submit(TextRequest& request) {
-  const int64_t context = generator_->context(), most = options_.max_new_tokens;
+TextInput Service::input_of(const TextRequest& request, std::vector<int64_t> prompt, uint64_t seed) const {
+  const int64_t context = generator_->context(), most = options_.max_new_tokens, room = context - std::ssize(prompt);
+  if (room < 1)
+    throw ApiError(400, fmt::format("the prompt has {} tokens, the model's context is {}", prompt.size(), context));
+  attn::generate::TextOptions options = request.options;
+  options.max_new_tokens = std::min({options.max_new_tokens.value_or(most), most, room});
+  options.seed = seed;
+  if (request.is_chat) options.stop_strings.emplace_back(chat_->end_of_answer());
+  return {std::move(prompt), std::move(options)};
+}
+
+/// What submit() has made on rank 0.
+TextInput Service::read_source(const std::string& source) const {
+  const Json said = Json::parse(source);
+  const TextRequest request = read_text_request(said.at("body").get<std::string>(), said.at("is_chat").get<bool>());
+  return input_of(request, said.at("prompt").get<std::vector<int64_t>>(), said.at("seed").get<uint64_t>());
+}
+
+std::shared_ptr<Jobs> Service::submit(const TextRequest& request, const std::string& body) {
   auto jobs = std::make_shared<Jobs>();
-  for (const std::vector<int64_t>& prompt : prompts_of(request)) {
-    attn::generate::TextOptions options = request.options;
-    const int64_t room = context - std::ssize(prompt);
-    if (room < 1)
-      throw ApiError(400, fmt::format("the prompt has {} tokens, the model's context is {}", prompt.size(), context));
-    options.max_new_tokens = std::min({options.max_new_tokens.value_or(most), most, room});
-    for (int64_t n = 0; n < request.n; ++n, ++options.seed) {
-      std::shared_ptr<TextJob> job = engine_->submit(prompt, options);
+  for (const std::vector<int64_t>& prompt : prompts_of(request))
+    for (int64_t n = 0; n < request.n; ++n) {
+      const uint64_t seed = request.options.seed + static_cast<uint64_t>(n);
+      TextInput input = input_of(request, prompt, seed);
+      if (is_shared_)
+        input.source = Json{{"body", body}, {"is_chat", request.is_chat}, {"prompt", prompt}, {"seed", seed}}.dump();
+      std::shared_ptr<TextJob> job = engine_->submit(std::move(input));
       if (!job) throw ApiError(429, "too many requests wait: try again later");
       jobs->all.push_back(std::move(job));
     }
-  }
   return jobs;
 }
 
@@ -308,9 +342,9 @@ void Service::whole(Response& response, const TextRequest& request, const TextAn
 }
 
 void Service::texts(const std::string& body, Response& response, bool is_chat) {
-  TextRequest request = read_text_request(body, is_chat);
+  const TextRequest request = read_text_request(body, is_chat);
   if (!generator_) throw ApiError(400, "the model embeds texts and does not write them: /v1/embeddings");
-  const std::shared_ptr<Jobs> jobs = submit(request);
+  const std::shared_ptr<Jobs> jobs = submit(request, body);
   const TextAnswer answer(is_chat, options_.name, ++number_);
   std::string begun;  // an error before the first text has a status of its own
   std::optional<TextJob::End> end;
@@ -360,6 +394,7 @@ struct Serve {
   std::string embedder, host = kLoopback;
   Service::Options options;
   int64_t port = 8080, max_body = 1 << 20;
+  Parallel parallel;
 
   attn::models::Embedder open_embedder(const std::string& folder) const {
     Loading loading;
@@ -368,26 +403,59 @@ struct Serve {
     return attn::models::Embedder(folder, how);
   }
 
-  void run() {
-    const bool is_loopback = host == kLoopback || host == "localhost";
-    if (!is_loopback && options.key.empty())
+  void run(const CLI::App& command) {
+    if (host != kLoopback && host != "localhost" && options.key.empty())
       throw UsageError("--host " + host + " opens the model to the network: --api-key must be given");
     if (options.name.empty()) options.name = std::filesystem::weakly_canonical(model.directory).filename().string();
     options.max_body = static_cast<size_t>(max_body);
-    Service service(options);
+    Job job("serve", parallel);
+    job.run([&] {
+      httplib::Server server;  // which the service stops
+      Service service(options);
+      attn::cluster::on_all_ranks(job.ranks(), "serve", [&] { open(service, job, command); });
+      catch_signals();
+      if (job.is_first()) serve(server, service, job);
+      else service.follow(job.ranks());
+    });
+  }
+
+  void open(Service& service, const Job& job, const CLI::App& command) const {
     const attn::models::Config config = attn::models::read_config(model.directory);
-    if (writes(config)) service.set_writer(model.load());
-    else if (!embedder.empty()) throw UsageError(model.directory + " does not write texts; " + what_fits(config));
-    else service.set_embedder(open_embedder(model.directory));
-    if (!embedder.empty()) service.set_embedder(open_embedder(embedder));
-    httplib::Server server;
+    if (job.is_shared()) {
+      if (!writes(config)) throw UsageError(model.directory + " does not write texts, and ranks share models that do");
+      const attn::generate::BatcherOptions& limits = options.limits.batcher;
+      job.require_same("the options", fmt::format("--max-requests {} --max-step-tokens {} --max-cache-tokens {} "
+                                                  "--max-new-tokens {} --kv-cache {}",
+                                                  limits.max_requests, limits.max_step_tokens, limits.max_cache_tokens,
+                                                  options.max_new_tokens, options.kv_cache.storage));
+      job.share_threads(command);
+    }
+    if (writes(config)) {
+      // Each rank has the keys of some heads.
+      const int64_t parts =
+          std::min<int64_t>(job.grid().shape().tensor, config.kv_heads ? config.kv_heads : config.heads);
+      service.set_writer(model.load(true, job.tensor_ranks()),
+                         0.5 * static_cast<double>(parts) / static_cast<double>(job.on_machine()));
+      const auto all = attn::cluster::gather(job.ranks(), std::to_string(service.max_cache_tokens()));
+      for (const std::string& tokens : all)
+        service.max_cache_tokens() = std::min<int64_t>(service.max_cache_tokens(), std::stoll(tokens));
+    } else if (!embedder.empty()) {
+      throw UsageError(model.directory + " does not write texts; " + what_fits(config));
+    } else {
+      service.set_embedder(open_embedder(model.directory));
+    }
+    if (!embedder.empty() && job.is_first()) service.set_embedder(open_embedder(embedder));
+  }
+
+  void serve(httplib::Server& server, Service& service, const Job& job) const {
     set_limits(server, kMostConnections, kSilentSeconds, options.max_body);
     int bound = static_cast<int>(port);
-    service.add_to(server, bound, is_loopback);
+    service.add_to(server, bound, host == kLoopback || host == "localhost");
     bound = open_port(server, "serve", host, bound);
-    catch_signals();
+    service.start(job.ranks(), [&] { server.stop(); });
     show(fmt::format("http://{}:{}/v1  (Ctrl-C ends it)\n", host, bound));
     run_until_signal(server, kTimeToFinish, [&] { service.end(); });
+    service.rethrow_failure();
   }
 };
 
@@ -425,7 +493,9 @@ void add_serve(CLI::App& app) {
       ->check(whole(1, 1 << 24));
   command->add_option("--max-body", run->max_body, "bytes of a request")->check(whole(1, 1 << 30));
   command->add_option("--timeout", limits.max_seconds, "seconds of one text, waiting included")->check(number(1, 1e6));
-  command->callback([=] { run->run(); });
+  run->parallel.add_tensor(*command);
+  run->parallel.add_wait_limit(*command);
+  command->callback([=] { run->run(*command); });
 }
 
 }  // namespace cli

@@ -1,5 +1,6 @@
 #include "serve_engine.h"
 
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "attn/core.h"
@@ -10,6 +11,28 @@ namespace {
 using attn::generate::FinishReason;
 using attn::generate::WrittenText;
 using Lock = std::unique_lock<std::mutex>;
+using Json = nlohmann::ordered_json;
+
+constexpr std::chrono::seconds kSilence{1};  // after which ranks that wait for a step hear that there is none
+
+/// What happens before a step. Rank 0 says it to the others.
+struct StepNews {
+  std::vector<std::string> begun = {};  ///< sources of texts
+  std::vector<int64_t> cancelled = {};  ///< requests
+  bool ended = false;
+};
+
+void tell(attn::cluster::Communicator& ranks, const StepNews& news) {
+  if (ranks.size() > 1)
+    attn::cluster::gather(ranks,
+                          Json{{"begun", news.begun}, {"cancelled", news.cancelled}, {"ended", news.ended}}.dump());
+}
+
+StepNews hear(attn::cluster::Communicator& ranks) {
+  const Json said = Json::parse(attn::cluster::gather(ranks, std::string()).front());
+  return {said.at("begun").get<std::vector<std::string>>(), said.at("cancelled").get<std::vector<int64_t>>(),
+          said.at("ended").get<bool>()};
+}
 
 }  // namespace
 
@@ -33,8 +56,19 @@ void TextJob::finish(End end) {
   changed_.notify_all();
 }
 
-Engine::Engine(const attn::generate::TextGenerator& generator, const EngineLimits& limits)
-    : limits_(limits), batcher_(generator, limits.batcher), thread_([this] { run(); }) {}
+Engine::Engine(const attn::generate::TextGenerator& generator, const EngineLimits& limits,
+               attn::cluster::Communicator& ranks, std::function<void()> on_failure)
+    : limits_(limits),
+      batcher_(generator, limits.batcher),
+      ranks_(ranks),
+      on_failure_(std::move(on_failure)),
+      thread_([this] {
+        try {
+          attn::cluster::on_all_ranks(ranks_, "serve", [this] { run(); });
+        } catch (const std::exception& error) {
+          fail(error.what());
+        }
+      }) {}
 
 Engine::~Engine() {
   end_within({});
@@ -46,13 +80,13 @@ Engine::~Engine() {
   thread_.join();
 }
 
-std::shared_ptr<TextJob> Engine::submit(std::vector<int64_t> prompt, const attn::generate::TextOptions& options) {
+std::shared_ptr<TextJob> Engine::submit(TextInput input) {
   const auto limit =
       std::chrono::duration_cast<TextJob::Clock::duration>(std::chrono::duration<double>(limits_.max_seconds));
-  auto job = std::make_shared<TextJob>(std::move(prompt), options, TextJob::Clock::now() + limit);
+  auto job = std::make_shared<TextJob>(std::move(input), TextJob::Clock::now() + limit);
   const Lock lock(mutex_);
   const int64_t most = limits_.batcher.max_requests + limits_.max_waiting;
-  if (end_ || counts_.requests + std::ssize(added_) >= most) {
+  if (end_ || failure_ || counts_.requests + std::ssize(added_) >= most) {
     ++counts_.refused;
     return nullptr;
   }
@@ -76,29 +110,73 @@ EngineCounts Engine::counts() const {
   return counts;
 }
 
+void Engine::rethrow_failure() const {
+  const Lock lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+/// In the handler of an exception: ends all texts.
+void Engine::fail(const std::string& reason) {
+  {
+    const Lock lock(mutex_);
+    failure_ = std::current_exception();
+    for (const auto& [request, job] : jobs_) job->finish({.error = reason, .status = 500});
+    for (const auto* jobs : {&added_, &taken_})
+      for (const std::shared_ptr<TextJob>& job : *jobs) job->finish({.error = reason, .status = 500});
+  }
+  on_failure_();
+}
+
+/// Waits until there is work, or ranks that wait must hear that there is none. False after the end.
+bool Engine::take_added() {
+  Lock lock(mutex_);
+  const auto has_work = [&] { return ended_ || !added_.empty() || batcher_.batcher().requests() > 0; };
+  if (ranks_.size() > 1) changed_.wait_for(lock, kSilence, has_work);
+  else changed_.wait(lock, has_work);
+  taken_ = std::exchange(added_, {});
+  counts_.requests += std::ssize(taken_);
+  return !ended_ || !taken_.empty() || batcher_.batcher().requests() > 0;
+}
+
 void Engine::run() {
-  while (true) {
-    std::list<std::shared_ptr<TextJob>> added;
-    {
-      Lock lock(mutex_);
-      changed_.wait(lock, [&] { return ended_ || !added_.empty() || batcher_.batcher().requests() > 0; });
-      if (ended_ && added_.empty() && batcher_.batcher().requests() == 0) return;
-      added = std::exchange(added_, {});
-      counts_.requests += std::ssize(added);
-    }
-    for (const std::shared_ptr<TextJob>& job : added) begin(job);
-    end_overdue();
+  while (take_added()) {
+    StepNews news{.cancelled = overdue()};
+    for (const std::shared_ptr<TextJob>& job : taken_) news.begun.push_back(job->input_.source);
+    tell(ranks_, news);
+    for (const int64_t request : news.cancelled) batcher_.cancel(request);
+    for (const std::shared_ptr<TextJob>& job : taken_) begin(job);
+    taken_.clear();
     step();
   }
+  tell(ranks_, {.ended = true});
+}
+
+void follow_engine(const attn::generate::TextGenerator& generator, const attn::generate::BatcherOptions& limits,
+                   attn::cluster::Communicator& ranks,
+                   const std::function<TextInput(const std::string& source)>& read) {
+  attn::generate::TextBatcher batcher(generator, limits);
+  attn::cluster::on_all_ranks(ranks, "serve", [&] {
+    for (StepNews news = hear(ranks); !news.ended; news = hear(ranks)) {
+      for (const int64_t request : news.cancelled) batcher.cancel(request);
+      for (const std::string& source : news.begun) {
+        const TextInput input = read(source);
+        try {
+          batcher.add(input.prompt, input.options);
+        } catch (const attn::Error&) {  // rank 0 answers it
+        }
+      }
+      batcher.step();
+    }
+  });
 }
 
 void Engine::begin(const std::shared_ptr<TextJob>& job) {
   try {
     const auto write = [job = job.get()](std::string_view piece) {
       job->write(piece);
-      return !job->cancelled_;
+      return true;  // a text that nobody reads any more is cancelled before the next step
     };
-    jobs_.emplace(batcher_.add(job->prompt_, job->options_, write), job);
+    jobs_.emplace(batcher_.add(job->input_.prompt, job->input_.options, write), job);
   } catch (const attn::Error& error) {
     const Lock lock(mutex_);
     ++counts_.failed;
@@ -107,18 +185,21 @@ void Engine::begin(const std::shared_ptr<TextJob>& job) {
 }
 
 /// Requests whose reader has gone, or whose time is over.
-void Engine::end_overdue() {
+std::vector<int64_t> Engine::overdue() const {
   std::optional<TextJob::Clock::time_point> end;
   {
     const Lock lock(mutex_);
     end = end_;
   }
   const auto now = TextJob::Clock::now();
+  std::vector<int64_t> requests;
   for (const auto& [request, job] : jobs_)
-    if (job->cancelled_ || now > job->deadline_ || (end && now > *end)) batcher_.cancel(request);
+    if (job->cancelled_ || now > job->deadline_ || (end && now > *end)) requests.push_back(request);
+  return requests;
 }
 
 void Engine::step() {
+  const bool computes = batcher_.batcher().requests() > 0;
   const std::vector<WrittenText> texts = batcher_.step();
   for (const WrittenText& text : texts) {
     const auto found = jobs_.find(text.request);
@@ -126,7 +207,7 @@ void Engine::step() {
     jobs_.erase(found);
   }
   const Lock lock(mutex_);
-  ++counts_.steps;
+  counts_.steps += computes;
   counts_.requests = batcher_.batcher().requests();
   counts_.waiting = batcher_.batcher().waiting();
   counts_.cache_bytes = batcher_.batcher().cache_bytes();

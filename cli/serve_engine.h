@@ -1,9 +1,12 @@
-// The thread that generates the texts of a server's requests, all at once.
+// The thread that generates the texts of a server's requests, all at once. Ranks that share the model's layers make
+// every step together: before it, rank 0 says which texts begin and which are cancelled.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -12,9 +15,17 @@
 #include <thread>
 #include <vector>
 
+#include "attn/cluster.h"
 #include "attn/generate_batch.h"
 
 namespace cli {
+
+/// What a text is made from.
+struct TextInput {
+  std::vector<int64_t> prompt = {};
+  attn::generate::TextOptions options = {};
+  std::string source = {};  ///< from which other ranks make the same
+};
 
 /// One text, which the engine writes and a connection reads.
 class TextJob {
@@ -29,8 +40,7 @@ class TextJob {
     std::vector<attn::generate::TokenLogprobs> logprobs = {};  ///< of these, if the request wants them
   };
 
-  TextJob(std::vector<int64_t> prompt, attn::generate::TextOptions options, Clock::time_point deadline)
-      : prompt_(std::move(prompt)), options_(std::move(options)), deadline_(deadline) {}
+  TextJob(TextInput input, Clock::time_point deadline) : input_(std::move(input)), deadline_(deadline) {}
 
   /// Waits for text, or for the end, at most so long. Moves the new text to `text`; the end is there when all has been
   /// read.
@@ -42,8 +52,7 @@ class TextJob {
   friend class Engine;
   void write(std::string_view piece);
   void finish(End end);
-  std::vector<int64_t> prompt_;
-  attn::generate::TextOptions options_;
+  TextInput input_;
   Clock::time_point deadline_;
   std::atomic<bool> cancelled_ = false;
   std::mutex mutex_;
@@ -67,35 +76,49 @@ struct EngineCounts {
 
 class Engine {
  public:
-  /// Borrows the generator. Throws Error as TextBatcher does.
-  Engine(const attn::generate::TextGenerator& generator, const EngineLimits& limits);
+  /// Borrows the generator and the ranks that share its model's layers, of which this is rank 0. `on_failure` is called
+  /// by the engine's thread if the model can compute no more. Throws Error as TextBatcher does.
+  Engine(const attn::generate::TextGenerator& generator, const EngineLimits& limits, attn::cluster::Communicator& ranks,
+         std::function<void()> on_failure);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   /// Null where too many requests wait.
-  std::shared_ptr<TextJob> submit(std::vector<int64_t> prompt, const attn::generate::TextOptions& options);
+  std::shared_ptr<TextJob> submit(TextInput input);
   /// Texts end within `most`; later ones are refused.
   void end_within(std::chrono::milliseconds most);
   EngineCounts counts() const;
+  /// Throws what on_failure was called for.
+  void rethrow_failure() const;
 
  private:
   void run();
+  void fail(const std::string& reason);
+  bool take_added();
   void begin(const std::shared_ptr<TextJob>& job);
-  void end_overdue();
+  std::vector<int64_t> overdue() const;
   void step();
   void finish(TextJob& job, const attn::generate::WrittenText& text);
 
   EngineLimits limits_;
   attn::generate::TextBatcher batcher_;
-  std::map<int64_t, std::shared_ptr<TextJob>> jobs_;  // by request; of the thread alone, as the batcher
+  attn::cluster::Communicator& ranks_;
+  std::function<void()> on_failure_;
+  std::list<std::shared_ptr<TextJob>> taken_;         // that begin with the next step; of the thread alone, as
+  std::map<int64_t, std::shared_ptr<TextJob>> jobs_;  // those that have begun, by request, and the batcher
   mutable std::mutex mutex_;                          // of what follows
   std::condition_variable changed_;
   std::list<std::shared_ptr<TextJob>> added_;
   EngineCounts counts_;
   std::optional<TextJob::Clock::time_point> end_;
   bool ended_ = false;
+  std::exception_ptr failure_;
   std::thread thread_;
 };
+
+/// Makes the steps of the engine of rank 0 on another rank, until that ends. `read` makes a text from its source.
+void follow_engine(const attn::generate::TextGenerator& generator, const attn::generate::BatcherOptions& limits,
+                   attn::cluster::Communicator& ranks, const std::function<TextInput(const std::string& source)>& read);
 
 }  // namespace cli

@@ -150,7 +150,7 @@ MpiSession::MpiSession(int& argc, char**& argv, double wait_limit) : exceptions_
   int running = 0, provided = MPI_THREAD_FUNNELED;
   MPI_Initialized(&running);
   if (running) MPI_Query_thread(&provided);
-  else check(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  else check(MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   started_ = !running;
   if (provided < MPI_THREAD_FUNNELED)
     throw Error("cluster", {"MPI was started for processes of one thread, must be MPI_THREAD_FUNNELED or more"});

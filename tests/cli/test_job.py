@@ -1,5 +1,7 @@
 """attn train as ranks of a job of mpirun: the same files for any number of ranks, one error, signals, killed ranks."""
 
+import contextlib
+import http.client
 import json
 import os
 import pathlib
@@ -7,11 +9,13 @@ import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import time
 
 import pytest
 from attn import SHAPE, TEXT
+from test_serve import ask, metric
 
 LAUNCHER = os.environ.get("ATTN_MPIEXEC", "mpirun")
 MANY_RANKS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -164,6 +168,75 @@ def test_adapters_of_shared_layers(job):
         assert loss_of(shown) == pytest.approx(merged, rel=1e-3)
 
 
+def test_a_batch_of_texts_over_ranks(job):
+    model = grouped(job)
+    job.file("prompts.jsonl", "".join(json.dumps({"prompt": word, "seed": n, "max_new_tokens": 3 + n}) + "\n"
+                                      for n, word in enumerate(["the cat", "a", "sat on the mat", "rug"])))
+    options = ["generate", model, "--batch", "prompts.jsonl", "--temperature", "0", "--max-requests", "2"]
+    expected = job.run(*options).stdout
+    assert launch(job, 2, *options, "--tensor-parallel", 2, stream="stdout") == expected
+    launch(job, 3, *options, "--tensor-parallel", 3, "--out", "texts.jsonl")
+    assert (job.folder / "texts.jsonl").read_text() == expected
+
+
+def test_a_server_of_ranks(job):
+    """Its texts, clients that leave, and its end; idle ranks are not taken for ranks that hang."""
+    model = grouped(job)
+    prompts = ["the cat", "a", "sat on the mat", "rug"]
+    expected = [job.run("generate", model, "--prompt", each, "--temperature", 0, "--max-new-tokens", 9).stdout
+                for each in prompts]
+    served = subprocess.Popen([LAUNCHER, "-n", "2", *job.command("serve", model, "--tensor-parallel", 2, "--port", 0,
+                                                                 "--rank-timeout", 4, "--max-requests", 3)],
+                              cwd=job.folder, env=job.environment, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE)
+    try:
+        port = int(re.search(r":(\d+)/v1", served.stdout.readline())[1])
+        question = {"prompt": prompts, "max_tokens": 9, "temperature": 0, "n": 2}
+        texts = [each["text"] for each in ask(port, "/v1/completions", question)[1]["choices"]]
+        assert [prompt + text + "\n" for prompt, text in zip(prompts, texts[::2])] == expected
+        assert texts[::2] == texts[1::2]
+        drawn = [ask(port, "/v1/completions", {"prompt": "a", "seed": seed, "temperature": 2, "max_tokens": 20})
+                 [1]["choices"][0]["text"] for seed in (5, 5, 6)]
+        assert drawn[0] == drawn[1] != drawn[2]
+        assert ask(port, "/v1/completions", {"prompt": "a " * 100})[0] == 400
+        with socket.create_connection(("127.0.0.1", port)) as leaving:
+            body = json.dumps({"prompt": "a", "max_tokens": 60, "stream": True, "temperature": 2})
+            leaving.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: {len(body)}"
+                            f"\r\n\r\n{body}".encode())
+            leaving.recv(100)
+        time.sleep(6)
+        assert served.poll() is None, served.stderr.read()
+        assert ask(port, "/v1/completions", question)[1]["choices"][0]["text"] == texts[0]
+        assert metric(port, "attn_texts_failed_total") == 0
+        served.send_signal(signal.SIGUSR1)
+        said = served.communicate(timeout=30)[1]
+        assert said.count("attn: ") == 0, said
+    finally:
+        served.kill()
+
+
+def test_a_server_ends_with_a_rank(job):
+    """A rank is killed, or hangs, before a request or after it has begun."""
+    model = grouped(job)
+    question = {"prompt": "a", "max_tokens": 60, "temperature": 2, "n": 8}
+    for sent in (signal.SIGKILL, signal.SIGSTOP):
+        served = subprocess.Popen([LAUNCHER, "-n", "3", *job.command("serve", model, "--tensor-parallel", 3, "--port",
+                                                                     0, "--rank-timeout", 2)],
+                                  cwd=job.folder, env=job.environment, text=True, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE)
+        port = int(re.search(r":(\d+)/v1", served.stdout.readline())[1])
+        os.kill(pids_of(served)[1], sent)
+        begun = time.monotonic()
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            status, answer = ask(port, "/v1/completions", question)
+            assert status == 500 and "rank 1 hangs" in answer["error"]["message"]
+        said = served.communicate(timeout=30)[1]
+        assert time.monotonic() - begun < 20
+        assert served.returncode != 0
+        if sent == signal.SIGSTOP:
+            assert said.count("attn: rank 0: ranks have waited for 2 s, which is the limit: rank 1 hangs") == 1, said
+
+
 def grouped(job):
     """A model of 8 heads over 4 key/value heads."""
     job.run("tokenizer", "train", "text.txt", "--vocab-size", 300, "--out", "tokens.json")
@@ -206,7 +279,8 @@ def test_texts_and_losses_of_ranks_that_share_layers(job):
 @pytest.mark.parametrize("ranks, arguments, said", [
     (2, ["generate", "model", "--tensor-parallel", "3"], "--tensor-parallel 3 needs 3 processes, and there are 2"),
     (2, ["generate", "model", "--prompt", "a"], "--tensor-parallel 2 makes them work together"),
-    (2, ["generate", "model", "--interactive", "--tensor-parallel", "2"], "ranks share one text"),
+    (2, ["generate", "model", "--interactive", "--tensor-parallel", "2"], "ranks share texts"),
+    (2, ["generate", "model", "--batch", "text.txt", "--sequence-parallel", "2"], "is for one text; --tensor-parallel"),
     (2, ["generate", "model", "--num-beams", "2", "--temperature", "0", "--sequence-parallel", "2"], "without beams"),
     (2, ["eval", "model", "-", "--tensor-parallel", "2"], "ranks cannot share standard input"),
     (2, ["eval", "model", "text.txt", "--sequence-parallel", "2", "--kv-cache", "int8"], "--kv-cache is for ranks"),

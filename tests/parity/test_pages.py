@@ -54,13 +54,13 @@ attn() {
     "${launcher[@]}" "$ATTN" "$@" "${small[@]}"
     return
   fi
-  "$ATTN" "$@" > server.txt 2>&1 &
+  "${launcher[@]}" "$ATTN" "$@" > server.txt 2>&1 &
   until grep http:// server.txt; do
     kill -0 $! || { cat server.txt >&2 && return 1; }
     sleep 0.1
   done
   kill $!
-  wait $! || (($? == 143))
+  wait $! || (($? == (${#launcher[@]} ? 1 : 143)))
 }
 build/release/bench/attn_bench() {
   "$ATTN_BUILD/bench/attn_bench" "$@" --list | grep -c . > /dev/null
