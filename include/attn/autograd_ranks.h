@@ -69,6 +69,15 @@ Value embedding_over_ranks(Tape& tape, std::span<const int64_t> ids, const Value
                            std::vector<int64_t> shape, cluster::Communicator& ranks);
 /// The columns of all ranks side by side. x [.., C], with a C of each rank.
 Value gather_columns(Tape& tape, const Value& x, cluster::Communicator& ranks);
+/// Columns of x from `first` on, as many as the weight [n] has: this rank's part of `whole` columns that ranks share.
+struct SharedColumns {
+  int64_t first = 0, whole = 0;
+  bool counts = true;  ///< no rank before this one has the same columns
+  Value weight = {};
+};
+/// rms_norm() over the columns of all ranks, of each of the parts; copies the other columns of x [.., C].
+Value rms_norm_over_ranks(Tape& tape, const Value& x, std::vector<SharedColumns> parts, double epsilon,
+                          cluster::Communicator& ranks);
 /// cross_entropy() where the rank's logits [R, V'], float32 or float64, are the columns from `first` on of those that
 /// the ranks share. Throws Error for a target that no rank has, or several.
 Value cross_entropy_over_ranks(Tape& tape, const Value& logits, const std::vector<int64_t>& targets,

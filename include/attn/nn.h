@@ -202,6 +202,7 @@ class MultiHeadAttention : public Layer {
   HeadShare make_projections(const Scope& scope, int64_t width);
   void make_vectors(const Scope& scope, const HeadShare& own);
   QueryKeyValue project(Tape& tape, const Value& x, const AttentionInputs& inputs) const;
+  Value normalised(Tape& tape, const Value& qkv_rows) const;
   QueryKeyValue placed(Tape& tape, Value qkv_rows, const AttentionInputs& inputs) const;
   std::vector<double> frequencies_for(int64_t length) const;
   void check_call(const Tape& tape, const Value& x, const AttentionInputs& inputs) const;
@@ -211,7 +212,9 @@ class MultiHeadAttention : public Layer {
   MultiHeadAttentionOptions options_;       // heads and kv_heads are those of this rank
   cluster::Communicator* ranks_ = nullptr;  // that have the other heads
   int64_t first_head_ = 0;
-  Value distance_bias_;  // [buckets, H]
+  int64_t query_width_ = 0, key_width_ = 0;  // of all ranks together, for norms of rows
+  bool counts_keys_ = true;                  // no rank before this one has the same keys
+  Value distance_bias_;                      // [buckets, H]
   Value query_norm_, key_norm_, sink_;
   std::vector<float> slopes_;
   std::vector<double> frequencies_;  // of rope; empty where they depend on the length

@@ -143,6 +143,133 @@ Value gather_columns(Tape& tape, const Value& x, cluster::Communicator& ranks) {
 
 namespace {
 
+/// Adds up a number for each row and part over the ranks: `add` has the part's columns of two arrays and their weights.
+template <class T, class Term>
+Array sums_of_rows(const Array& x, const Array& other, const std::vector<SharedColumns>& parts,
+                   cluster::Communicator& ranks, const Term& term) {
+  const int64_t C = x.width(), P = std::ssize(parts), R = x.count() / C;
+  const Array sums(DType::float64, {R, P});
+  for_ranges(R, C, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r)
+      for (int64_t p = 0; p < P; ++p) {
+        const SharedColumns& part = parts[p];
+        const T *a = elements<T>(x) + r * C + part.first, *b = elements<T>(other) + r * C + part.first,
+                *w = elements<T>(part.weight.data());
+        double sum = 0;
+        for (int64_t c = 0; c < part.weight.data().count(); ++c) sum += term(part, a[c], b[c], w[c]);
+        elements<double>(sums)[r * P + p] = sum;
+      }
+  });
+  cluster::all_reduce(ranks, sums.flat());
+  return sums;
+}
+
+/// body(x, y, weight, row and part, its columns) of every part of every row.
+template <class T, class Body>
+void for_parts(const Array& x, const Array& y, const std::vector<SharedColumns>& parts, const Body& body) {
+  const int64_t C = x.width(), P = std::ssize(parts);
+  for_ranges(x.count() / C, C, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r)
+      for (int64_t p = 0; p < P; ++p) {
+        const int64_t at = r * C + parts[p].first;
+        body(elements<T>(x) + at, elements<T>(y) + at, elements<T>(parts[p].weight.data()), r * P + p,
+             parts[p].weight.data().count());
+      }
+  });
+}
+
+/// From the sums of squares.
+Array reciprocal_roots(const Array& sums, const std::vector<SharedColumns>& parts, double epsilon) {
+  const Array roots(DType::float64, sums.shape(), false);
+  for (int64_t n = 0; n < sums.count(); ++n) {
+    const auto whole = static_cast<double>(parts[n % std::ssize(parts)].whole);
+    elements<double>(roots)[n] = 1 / std::sqrt(elements<double>(sums)[n] / whole + epsilon);
+  }
+  return roots;
+}
+
+/// What rms_norm_over_ranks() computes, in float32 or float64.
+template <class T>
+struct RowNorm {
+  const std::vector<SharedColumns>& parts;
+  cluster::Communicator& ranks;
+
+  /// Returns the reciprocal roots [R, parts]. y begins as x.
+  Array forward(const Array& x, double epsilon, const Array& y) const {
+    const auto square = [](const SharedColumns& part, double a, double, double) { return part.counts ? a * a : 0; };
+    const Array roots = reciprocal_roots(sums_of_rows<T>(x, x, parts, ranks, square), parts, epsilon);
+    for_parts<T>(x, y, parts, [&](const T* from, T* to, const T* w, int64_t n, int64_t count) {
+      const double root = elements<double>(roots)[n];
+      for (int64_t c = 0; c < count; ++c) to[c] = static_cast<T>(from[c] * root * w[c]);
+    });
+    return roots;
+  }
+
+  /// dx begins as dy. The term of the roots counts once where several ranks have the same columns.
+  void backward(const Array& x, const Array& roots, const Array& dy, const Array& dx) const {
+    const auto product = [](const SharedColumns&, double a, double b, double w) { return a * b * w; };
+    const Array sums = sums_of_rows<T>(x, dy, parts, ranks, product);
+    for_parts<T>(x, dx, parts, [&](const T* from, T* to, const T* w, int64_t n, int64_t count) {
+      const SharedColumns& part = parts[n % std::ssize(parts)];
+      const double root = elements<double>(roots)[n];
+      const double shift = part.counts ? root * root * root * elements<double>(sums)[n] / double(part.whole) : 0;
+      for (int64_t c = 0; c < count; ++c) to[c] = static_cast<T>(to[c] * root * w[c] - from[c] * shift);
+    });
+  }
+
+  void weight_gradient(size_t p, const Array& x, const Array& roots, const Array& dy, const Array& to) const {
+    const int64_t C = x.width(), P = std::ssize(parts), R = x.count() / C;
+    for_ranges(to.count(), R, [&](int64_t begin, int64_t end) {
+      for (int64_t c = begin; c < end; ++c) {
+        double sum = 0;
+        for (int64_t r = 0; r < R; ++r) {
+          const int64_t at = r * C + parts[p].first + c;
+          sum += double(elements<T>(dy)[at]) * elements<T>(x)[at] * elements<double>(roots)[r * P + int64_t(p)];
+        }
+        elements<T>(to)[c] = static_cast<T>(sum);
+      }
+    });
+  }
+};
+
+}  // namespace
+
+Value rms_norm_over_ranks(Tape& tape, const Value& x, std::vector<SharedColumns> parts, double epsilon,
+                          cluster::Communicator& ranks) {
+  check_rows_of("rms_norm_over_ranks", x);
+  const DType type = wide_type(x.dtype());
+  Checker checker("rms_norm_over_ranks");
+  for (const SharedColumns& part : parts) {
+    if (!require_value(checker, "weight", part.weight)) continue;
+    require_same_type(checker, "weight", part.weight, type);
+    const int64_t count = part.weight.data().count();
+    checker.require(part.first >= 0 && part.first + count <= x.data().width() && count <= part.whole,
+                    [&] { return "a part is not inside x, " + x.data().describe(); });
+  }
+  checker.done();
+  const Array wide = widened(tape, x.data()), y_wide = copy_of(tape, x.data(), type);
+  Array roots;
+  with_wide(type, [&](auto zero) { roots = RowNorm<decltype(zero)>{parts, ranks}.forward(wide, epsilon, y_wide); });
+  Value y = tape.result("rms_norm_over_ranks", narrowed(tape, y_wide, x.dtype()), {x});
+  tape.record(y, [=, &tape, &ranks, parts = std::move(parts)] {
+    const Array from = widened(tape, x.data()), dy = widened(tape, y.gradient()), dx = copy_of(tape, dy, type);
+    with_wide(type, [&](auto zero) {
+      const RowNorm<decltype(zero)> norm{parts, ranks};
+      norm.backward(from, roots, dy, dx);
+      for (size_t p = 0; p < parts.size(); ++p) {
+        if (!parts[p].weight.wants_gradient()) continue;
+        const Array dweight = tape.array(type, parts[p].weight.shape());
+        norm.weight_gradient(p, from, roots, dy, dweight);
+        tape.add_gradient(parts[p].weight, dweight);
+      }
+    });
+    tape.add_gradient(x, narrowed(tape, dx, x.dtype()));
+  });
+  return y;
+}
+
+namespace {
+
 /// Rows of logits whose columns ranks share.
 struct SharedRows {
   std::vector<int64_t> targets;  // among the columns of this rank; kIgnoreIndex also where another rank has the target

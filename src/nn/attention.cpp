@@ -217,9 +217,17 @@ void MultiHeadAttention::make_vectors(const Scope& scope, const HeadShare& own) 
   };
   if (options_.query_key_norm != QueryKeyNorm::none) {
     const bool rows = options_.query_key_norm == QueryKeyNorm::rows;
-    const Slice of_all_ranks = {.repeated_from = ranks_ ? std::optional<int64_t>(0) : std::nullopt};
-    query_norm_ = (scope / "norm_query").variable("weight", {rows ? H * D : D}, ParameterRole::scale, of_all_ranks);
-    key_norm_ = (scope / "norm_key").variable("weight", {rows ? Hk * D : D}, ParameterRole::scale, of_all_ranks);
+    Slice of_queries = {.repeated_from = ranks_ ? std::optional<int64_t>(0) : std::nullopt}, of_keys = of_queries;
+    if (rows && ranks_) {
+      of_queries = {.ranges = {{own.heads.begin * D, own.heads.end * D}}};
+      of_keys = {.ranges = {{own.kv_heads.begin * D, own.kv_heads.end * D}}, .is_first = own.is_first};
+      if (own.repeated) of_keys.repeated_from = 0;
+      query_width_ = H * D;
+      key_width_ = Hk * D;
+      counts_keys_ = own.is_first;
+    }
+    query_norm_ = (scope / "norm_query").variable("weight", {rows ? H * D : D}, ParameterRole::scale, of_queries);
+    key_norm_ = (scope / "norm_key").variable("weight", {rows ? Hk * D : D}, ParameterRole::scale, of_keys);
   }
   if (options_.sinks) sink_ = scope.variable("sink", {H}, ParameterRole::bias, of_heads(0));
   if (options_.position == AttentionPositions::relative && !options_.shares_distances)
@@ -234,8 +242,6 @@ MultiHeadAttention::MultiHeadAttention(const Scope& scope, int64_t width, const 
     : Layer("MultiHeadAttention", scope), options_(options), ranks_(scope.tensor_ranks()) {
   Checker checker(name());
   check_options(checker, "", width, options);
-  checker.require(!ranks_ || options.query_key_norm != QueryKeyNorm::rows,
-                  "query_key_norm is rows, a norm over all heads, which ranks that share the layer do not have");
   checker.done();
   if (options_.kv_heads == 0) options_.kv_heads = options_.heads;
   if (options_.head_dim == 0) options_.head_dim = width / options_.heads;
@@ -285,15 +291,23 @@ std::vector<double> MultiHeadAttention::frequencies_for(int64_t length) const {
   return rope_frequencies(options_.rope.theta, width, options_.rope_scaling, length);
 }
 
+/// The rows of qkv with the norms of queries and keys.
+Value MultiHeadAttention::normalised(Tape& tape, const Value& qkv_rows) const {
+  const int64_t H = options_.heads, Hk = options_.kv_heads, first_key = H * options_.head_dim;
+  const bool rows = options_.query_key_norm == QueryKeyNorm::rows;
+  if (!rows || !ranks_)
+    return rms_norm_columns(tape, qkv_rows, {{0, rows ? 1 : H, query_norm_}, {first_key, rows ? 1 : Hk, key_norm_}},
+                            options_.norm_epsilon);
+  return rms_norm_over_ranks(tape, qkv_rows,
+                             {{0, query_width_, true, query_norm_}, {first_key, key_width_, counts_keys_, key_norm_}},
+                             options_.norm_epsilon, *ranks_);
+}
+
 /// Queries, keys and values of self-attention, normalised and rotated as far as the options say so.
 QueryKeyValue MultiHeadAttention::placed(Tape& tape, Value qkv_rows, const AttentionInputs& inputs) const {
   const int64_t H = options_.heads, Hk = options_.kv_heads, D = options_.head_dim;
   const int64_t B = qkv_rows.shape()[0], L = qkv_rows.shape()[1];
-  if (query_norm_) {
-    const bool rows = options_.query_key_norm == QueryKeyNorm::rows;
-    qkv_rows = rms_norm_columns(tape, qkv_rows, {{0, rows ? 1 : H, query_norm_}, {H * D, rows ? 1 : Hk, key_norm_}},
-                                options_.norm_epsilon);
-  }
+  if (query_norm_) qkv_rows = normalised(tape, qkv_rows);
   const auto heads_of = [&](const Value& all) {
     return QueryKeyValue{{all, 0, H, D}, {all, H * D, Hk, D}, {all, (H + Hk) * D, Hk, D}, {}};
   };

@@ -39,11 +39,12 @@ int fewest_ranks() { return kQuick ? world().size() : 1; }
 std::vector<std::pair<std::string, models::Config>> models_to_share() {
   models::Config gpt = config_of("gpt"), llama = config_of("llama");
   llama.kv_heads = 2;
-  models::Config multi_query = llama, sinks = llama, norm = llama, gate = llama, alibi = llama, relative = gpt,
-                 softcap = gpt, untied = gpt, both_sides = gpt, adapters = llama, fused = llama;
+  models::Config multi_query = llama, sinks = llama, norm = llama, rows = llama, gate = llama, alibi = llama,
+                 relative = gpt, softcap = gpt, untied = gpt, both_sides = gpt, adapters = llama, fused = llama;
   multi_query.kv_heads = 1;
   sinks.sinks = true;
   norm.query_key_norm = nn::QueryKeyNorm::heads;
+  rows.query_key_norm = nn::QueryKeyNorm::rows;
   gate.attention_gate = true;
   alibi.positions = models::PositionEncoding::alibi;
   relative.positions = models::PositionEncoding::relative;
@@ -60,6 +61,7 @@ std::vector<std::pair<std::string, models::Config>> models_to_share() {
           {"one key/value head", multi_query},
           {"sinks", sinks},
           {"head norms", norm},
+          {"norms of rows", rows},
           {"gate", gate},
           {"ALiBi", alibi},
           {"relative", relative},
@@ -313,6 +315,7 @@ TEST(ClusterTensor, SixteenBits) {
   models::Config config = config_of("llama");
   config.kv_heads = 2;
   config.dropout = 0;
+  config.query_key_norm = nn::QueryKeyNorm::rows;
   config.lora_rank = 2;
   config.lora_targets = "query,output,down";
   const models::Batch batch = some_text().training(0);
@@ -466,16 +469,14 @@ TEST(ClusterTensor, CachesThatRanksCannotShare) {
 
 TEST(ClusterTensor, WhatRanksCannotShare) {
   if (world().size() == 1) return;
-  models::Config few = config_of("gpt"), linear = few, rows = config_of("llama");
+  models::Config few = config_of("gpt"), linear = few;
   few.heads = 1;
   models::set_mixers(linear, "linear");
-  rows.query_key_norm = nn::QueryKeyNorm::rows;
   const auto ranks = first_grid(2, kShape);
   if (!ranks) return;
   const auto error = [&](const models::Config& config) { return error_of([&] { model_of(config, ranks.get()); }); };
   EXPECT_NE(error(few).find("2 ranks cannot share the 1 heads of a layer"), std::string::npos) << error(few);
   EXPECT_NE(error(linear).find("with multi-head attention alone"), std::string::npos) << error(linear);
-  EXPECT_NE(error(rows).find("query_key_norm is rows"), std::string::npos) << error(rows);
   const models::Model model = model_of(config_of("gpt"), ranks.get());
   std::vector<nn::AttentionTrace> traces;
   autograd::Tape tape;
