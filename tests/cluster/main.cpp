@@ -17,12 +17,18 @@ const cluster::MpiSession* session = nullptr;
 
 cluster::Communicator& world() { return session->world(); }
 
+/// 0: MPI itself waits.
+double wait_limit() {
+  const char* seconds = std::getenv("ATTN_TEST_WAIT_LIMIT");
+  return seconds ? std::atof(seconds) : 0;
+}
+
 std::unique_ptr<cluster::Communicator> first_ranks(int n) {
   const int rank = world().rank();
   MPI_Comm part = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, rank < n ? 0 : MPI_UNDEFINED, rank, &part);
   if (part == MPI_COMM_NULL) return nullptr;
-  std::unique_ptr<cluster::Communicator> ranks = cluster::mpi_ranks(part);
+  std::unique_ptr<cluster::Communicator> ranks = cluster::mpi_ranks(part, wait_limit());
   MPI_Comm_free(&part);
   return ranks;
 }
@@ -31,8 +37,7 @@ std::unique_ptr<cluster::Communicator> first_ranks(int n) {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  const char* limit = std::getenv("ATTN_TEST_WAIT_LIMIT");  // without it MPI itself waits
-  const attn::cluster::MpiSession session(argc, argv, limit ? std::atof(limit) : 0);
+  const attn::cluster::MpiSession session(argc, argv, attn::test::wait_limit());
   attn::test::session = &session;
   attn::set_thread_count(1);
   testing::TestEventListeners& listeners = testing::UnitTest::GetInstance()->listeners();

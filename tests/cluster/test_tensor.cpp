@@ -31,7 +31,7 @@ models::Config config_of(const std::string& family) {
   return config;
 }
 
-/// Where ranks do not yield their cores, all of them share a few models.
+/// All ranks share a few models.
 const bool kQuick = std::getenv("ATTN_QUICK") != nullptr;
 int fewest_ranks() { return kQuick ? world().size() : 1; }
 
