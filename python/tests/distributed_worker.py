@@ -369,7 +369,7 @@ def case_errors():
         lambda: distributed.llama3_flash_attn_varlen_func(packed, packed, packed, starts, starts, 4, 4, 1, keys))
     x = draw(B, 5, H, D)
     assert "must have an even number" in error_of(lambda: distributed.zigzag_ring_flash_attn_func(x, x, x))
-    assert "schedule is 'star'" in error_of(lambda: distributed.attention(q, q, q, placement, schedule="star"))
+    assert "the name is 'star'" in error_of(lambda: distributed.attention(q, q, q, placement, schedule="star"))
     assert "kind is 'ring'" in error_of(lambda: Placement("ring", 24))
     heads = draw(B, 4, size + 1, D)
     assert size == 1 or "must be a multiple" in error_of(
