@@ -143,28 +143,7 @@ Value gather_columns(Tape& tape, const Value& x, cluster::Communicator& ranks) {
 
 namespace {
 
-/// Adds up a number for each row and part over the ranks: `add` has the part's columns of two arrays and their weights.
-template <class T, class Term>
-Array sums_of_rows(const Array& x, const Array& other, const std::vector<SharedColumns>& parts,
-                   cluster::Communicator& ranks, const Term& term) {
-  const int64_t C = x.width(), P = std::ssize(parts), R = x.count() / C;
-  const Array sums(DType::float64, {R, P});
-  for_ranges(R, C, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r)
-      for (int64_t p = 0; p < P; ++p) {
-        const SharedColumns& part = parts[p];
-        const T *a = elements<T>(x) + r * C + part.first, *b = elements<T>(other) + r * C + part.first,
-                *w = elements<T>(part.weight.data());
-        double sum = 0;
-        for (int64_t c = 0; c < part.weight.data().count(); ++c) sum += term(part, a[c], b[c], w[c]);
-        elements<double>(sums)[r * P + p] = sum;
-      }
-  });
-  cluster::all_reduce(ranks, sums.flat());
-  return sums;
-}
-
-/// body(x, y, weight, row and part, its columns) of every part of every row.
+/// body(x, y, weight, n, count) for the `count` columns of each part p of each row r, n = r P + p.
 template <class T, class Body>
 void for_parts(const Array& x, const Array& y, const std::vector<SharedColumns>& parts, const Body& body) {
   const int64_t C = x.width(), P = std::ssize(parts);
@@ -176,6 +155,20 @@ void for_parts(const Array& x, const Array& y, const std::vector<SharedColumns>&
              parts[p].weight.data().count());
       }
   });
+}
+
+/// term(part, x, other, weight) of each column, added up over the columns of all ranks: [R, parts].
+template <class T, class Term>
+Array sums_of_rows(const Array& x, const Array& other, const std::vector<SharedColumns>& parts,
+                   cluster::Communicator& ranks, const Term& term) {
+  const Array sums(DType::float64, {x.count() / x.width(), std::ssize(parts)});
+  for_parts<T>(x, other, parts, [&](const T* a, const T* b, const T* w, int64_t n, int64_t count) {
+    double sum = 0;
+    for (int64_t c = 0; c < count; ++c) sum += term(parts[n % std::ssize(parts)], a[c], b[c], w[c]);
+    elements<double>(sums)[n] = sum;
+  });
+  cluster::all_reduce(ranks, sums.flat());
+  return sums;
 }
 
 /// From the sums of squares.
