@@ -37,7 +37,8 @@ from check_links import files_of
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LANGUAGES = ("cpp", "sh", "python", "cmake", "text")
 # The reasons that `not run:` can have. The test of such a block has to be impossible.
-REASONS = ("downloads", "installs packages", "is the tests", "builds for minutes", "measures for minutes")
+REASONS = ("downloads", "installs packages", "is the tests", "builds for minutes", "measures for minutes",
+           "needs Slurm")
 MARKER = re.compile(r"<!-- *(run|not run|from): *(.*?) *-->$")
 FENCE = re.compile(r" {0,3}```(\w*)$")
 COMMAND = re.compile(r"(attn|cmake|ctest|python3?|pip3?|cc|c\+\+|g\+\+|apt|apt-get|hf|\./\w+) +[-\w./]", re.MULTILINE)

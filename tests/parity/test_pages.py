@@ -69,7 +69,8 @@ build/release/bench/attn_bench() {
 # What the reader of a page has done before.
 BEFORE = {"docs/seeing.md":
           "attn train shakespeare.txt --model llama --context 10000 --layers 1 --steps 1 --out model\n"}
-OF_OTHERS = {"--static", "--with-llama", "--bind-to", "--map-by", "--mca"}  # of pkg-config, bench/run, mpirun
+# Of pkg-config, bench/run, mpirun and srun.
+OF_OTHERS = {"--static", "--with-llama", "--bind-to", "--map-by", "--mca", "--kill-on-bad-exit", "--signal"}
 TEXT = "ROMEO: The cat sat on the mat.\nTo be, or not to be, that is the question\n"
 SENTENCES = [f"The {a} sat on the {b}." for a in ("cat", "dog", "bird") for b in ("mat", "rug", "tree", "hill")]
 ARCS = ("1\tThe\t_\tDET\t_\t_\t2\tdet\t_\tEntity=(e1\n2\tcat\t_\tNOUN\t_\t_\t3\tnsubj\t_\tEntity=e1)\n"
