@@ -259,7 +259,7 @@ struct ClusterCosts {
   double latency = 0;           ///< seconds
 };
 /// Measured on all ranks at once, with chunks of this shape; the same on all ranks. Takes as long as six chunks of 1024
-/// tokens, forward and backward, and a few messages of 4 MiB.
+/// tokens, forward and backward, and a few messages of 4 and 16 MiB.
 ClusterCosts measure_costs(Communicator& ranks, const ClusterShape& shape);
 
 /// What a call does on each rank.

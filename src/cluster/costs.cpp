@@ -7,7 +7,7 @@
 namespace attn::cluster {
 namespace {
 
-constexpr int64_t kTokens = 1024, kBytes = int64_t{1} << 22;
+constexpr int64_t kTokens = 1024, kShort = int64_t{1} << 22, kLong = int64_t{1} << 24;
 constexpr int kSamples = 5, kTag = 9;
 
 /// The median of a few measurements, of the slowest rank.
@@ -56,8 +56,9 @@ ClusterCosts measure_costs(Communicator& ranks, const ClusterShape& shape) {
   costs.backward_flops = attn::explain_backward(queries, keys, values).flops / backward;
   if (ranks.size() == 1) return costs;
   costs.latency = seconds_of_message(ranks, 1);
-  costs.bytes_per_second =
-      static_cast<double>(kBytes) / std::max(1e-9, seconds_of_message(ranks, kBytes) - costs.latency);
+  // Of two lengths, since TCP sends the first megabytes of a message slower than the others.
+  const double seconds = seconds_of_message(ranks, kLong) - seconds_of_message(ranks, kShort);
+  costs.bytes_per_second = static_cast<double>(kLong - kShort) / std::max(1e-9, seconds);
   return costs;
 }
 
