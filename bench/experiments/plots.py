@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 # Okabe and Ito's colours, which every eye tells apart; the markers are for prints in grey.
 STYLES = [("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v"), ("#56B4E9", "P"),
-          ("#7F7F7F", "x")]
+          ("#7F7F7F", "x"), ("#000000", "*")]
 
 Points = dict[float, Sequence[float]]  # x -> samples of y
 
