@@ -19,7 +19,9 @@ using attn::models::is_adapter;
 using attn::models::is_in_head;
 
 /// The fields of a model that a fine-tuning may change.
-bool may_change(const std::string& field) { return field == "dropout" || field.starts_with("lora_"); }
+bool may_change(const std::string& field) {
+  return field == "dropout" || field == "attention_dropout" || field.starts_with("lora_");
+}
 /// Those that the task decides.
 bool is_of_task(const std::string& field) {
   return field == "classes" || field == "problem_type" || field == "pooling";

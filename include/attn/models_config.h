@@ -153,7 +153,8 @@ struct Config {
   double lora_dropout = 0;
   std::string lora_targets = "query,value";
 
-  double dropout = 0;
+  double dropout = 0;             ///< of the embeddings, of what each layer adds to them, and of attention weights
+  double attention_dropout = -1;  ///< of attention weights; -1 = dropout
   Initialization init = Initialization::gpt2;  ///< distribution of new weights
 };
 /// True for a classifier of whole texts, and for one of each token.

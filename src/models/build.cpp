@@ -29,6 +29,10 @@ nn::NormOptions norm_options(const Config& config) {
   return {.rms = config.norm == NormKind::rms, .bias = config.bias, .epsilon = config.norm_epsilon};
 }
 
+double dropout_of_weights(const Config& config) {
+  return config.attention_dropout < 0 ? config.dropout : config.attention_dropout;
+}
+
 /// What self-attention and cross-attention have in common.
 nn::MultiHeadAttentionOptions shared_options(const Config& config, AttentionKind kind, int64_t layer) {
   nn::MultiHeadAttentionOptions options;
@@ -38,7 +42,7 @@ nn::MultiHeadAttentionOptions shared_options(const Config& config, AttentionKind
   options.head_dim = shape.key_width;
   options.bias = config.bias || config.qkv_bias;
   options.output_bias = config.bias;
-  options.dropout = config.dropout;
+  options.dropout = dropout_of_weights(config);
   options.attention_scale = config.attention_scale;
   options.softcap = config.softcap;
   return options;
@@ -154,7 +158,7 @@ nn::SelfAttentionOptions single_head_options(const Config& config) {
   options.output_width = config.output_projection ? config.embed_dim : 0;
   options.bias = config.bias;
   options.causal = config.causal;
-  options.dropout = config.dropout;
+  options.dropout = dropout_of_weights(config);
   return options;
 }
 

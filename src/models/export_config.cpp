@@ -33,7 +33,7 @@ Json comparable(Config config) {
   if (config.window_theta == 0) config.window_theta = config.rope_theta;
   if (config.bias) config.qkv_bias = false;
   config.model = none.model;
-  config.init = none.init, config.dropout = 0;
+  config.init = none.init, config.dropout = 0, config.attention_dropout = none.attention_dropout;
   Json fields = Json::parse(to_json(config));
   const auto reset = [&](std::string_view prefix) {
     const Json defaults = Json::parse(to_json(none));

@@ -144,6 +144,23 @@ TEST(Model, GradientsOfEveryFamily) {
   }
 }
 
+TEST(Model, DropoutOfWeightsHasAProbabilityOfItsOwn) {
+  const auto loss = [](double dropout, double attention_dropout) {
+    Config config = tiny_config("gpt");
+    config.dropout = dropout;
+    config.attention_dropout = attention_dropout;
+    const Model model(config, nn::Precision::float64, 3);
+    autograd::Tape tape({.training = true, .seed = 5});
+    return model.loss(tape, random_batch(config, 2, 6, 5)).item<double>();
+  };
+  const double both = loss(0.5, -1), none = loss(0, -1), of_weights = loss(0, 0.5), of_branches = loss(0.5, 0);
+  EXPECT_EQ(both, loss(0.5, 0.5));
+  EXPECT_EQ(std::set<double>({both, none, of_weights, of_branches}).size(), 4u);
+  Config config = tiny_config("gpt");
+  config.attention_dropout = -0.5;
+  EXPECT_EQ(reasons_of([&] { check(config); }).front(), "attention_dropout must be -1 or in [0, 1)");
+}
+
 /// A decoder that looks at an encoder, all of whose layers share a table of relative positions.
 Config two_stacks() {
   Config config = tiny_config("gpt");
