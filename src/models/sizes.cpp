@@ -222,31 +222,37 @@ class Arrays {
     return rows(keys, 4) + rows(keys, 4) + rows(wide(of.heads * of.key_width), 7) + rows(wide(3 * of.heads), 5) +
            statistics(2 * wide(of.heads)) + L_ * L_ / wide(config_.nsa.block);
   }
-  /// What the rest of a block leaves: two norms and two branches, each with its product, perhaps its dropout, and the
-  /// sum with the residual.
-  double branches() const {
-    const double dropped = config_.dropout > 0 ? 1 : 0, count = config_.feed_forward ? 2 : 1;
-    return model(count + count * (2 + dropped)) + count * statistics(2) + feed_forward();
+  /// What a branch of a block leaves besides what it computes: its norms and the sum with the residual, and, unless its
+  /// last product adds the residual itself, that product and perhaps its dropout.
+  double branch(bool adds_residual) const {
+    const bool drops = config_.dropout > 0, both = config_.norm_placement == NormPlacement::sandwich;
+    const bool apart = !adds_residual || drops || both || config_.norm_placement == NormPlacement::branch;
+    return model(2 + both + apart + drops) + statistics(2 + 2 * both);
+  }
+  /// What a block leaves besides its attention or mixer.
+  double branches(bool adds_residual) const {
+    return branch(adds_residual) + (config_.feed_forward ? branch(true) + feed_forward() : 0);
   }
   /// What one layer with attention leaves on the tape.
   double layer(const LayerShape& of) const {
     double bytes = projected(of) * (config_.positions == PositionEncoding::rope ? 2 : 1) + attended(of) +
                    statistics(wide(of.heads));
     if (learns_distances(config_)) bytes += distances(of);
-    return has_blocks() ? bytes + branches() : bytes;
+    return has_blocks() ? bytes + branches(true) : bytes;
   }
   /// What the cross-attention of a layer keeps besides: its queries, the rows' keys and values, norm and branch.
   double cross(const LayerShape& of) const {
-    const double dropped = config_.dropout > 0 ? 1 : 0;
     return rows(wide(of.heads * of.key_width)) + rows(wide(of.kv_heads * (of.key_width + of.value_width))) +
-           attended(of) + model(3 + dropped) + statistics(wide(of.heads) + 2);
+           attended(of) + branch(true) + statistics(wide(of.heads));
   }
-  /// Gradients of inner values while one layer runs backward.
+  /// Gradients of inner values while one layer runs backward. Without a gate the feed-forward's two arrays are of one
+  /// size, and the gradient of the first takes the memory of the second.
   double layer_gradients() const {
     const LayerShape of = largest();
     const double attention = projected(of) * (config_.positions == PositionEncoding::rope ? 2 : 1) + attended(of) +
                              (learns_distances(config_) ? distances(of) : 0);
-    return model(3) + std::max(attention, largest_mixer()) + feed_forward();
+    const double inside = config_.gated ? feed_forward() : feed_forward() / 2;
+    return model(2) + std::max({attention, largest_mixer(), inside});
   }
   /// Embeddings, positions and the last norm, of layers and encoder.
   double around() const {
@@ -270,12 +276,13 @@ class Arrays {
       bytes += is_cross(place) ? cross(of) : layer(of);
     }
     for (int64_t n = 0; n < config_.layers; ++n)
-      if (!has_attention(config_, n)) bytes += mixer(n) + branches();
+      if (!has_attention(config_, n)) bytes += mixer(n) + branches(false);
     return bytes;
   }
   double recomputed() const {
     return wide(config_.layers + config_.encoder_layers + 1) * model() +
-           std::max(layer(largest()), largest_mixer() + branches()) + (config_.encoder_layers ? cross(largest()) : 0);
+           std::max(layer(largest()), largest_mixer() + branches(false)) +
+           (config_.encoder_layers ? cross(largest()) : 0);
   }
 
  private:
