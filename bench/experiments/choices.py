@@ -1,5 +1,5 @@
 """The choices that texts on attention explain, one curve each: scaling of scores, place of the norm and warm-up,
-dropout, recomputation, packing, fused projections."""
+dropout, recomputation, packing."""
 
 import csv
 import json
@@ -30,8 +30,6 @@ GROUPS: dict[str, dict[str, str]] = {
         "none": "",
         "0.1": "--dropout 0.1",
         "0.3": "--dropout 0.3",
-        "0.3, weights only": "--attention-dropout 0.3",
-        "0.3, without weights": "--dropout 0.3 --attention-dropout 0",
     },
 }
 
@@ -88,26 +86,10 @@ def run(lab: Laboratory) -> Page:
                              "loss": [row["validation_loss"] for row in log if "validation_loss" in row][-1]})
         return rows
 
-    def projections() -> list[Row]:
-        """Milliseconds of the products of C x 3C for queries, keys and values, and of the output's of C x C."""
-        width, tokens = (32, 16) if lab.quick else (768, 512)
-        lab.attn(f"train {lab.text()} --out wide --overwrite --layers 2 --embed-dim {width} --heads {width // 32} "
-                 f"--context {2 * tokens} --batch 1 --steps 1 --eval-every 0 --validation-batches 1 --quiet")
-        lab.attn(f"profile wide --text {lab.text()} --tokens {tokens} --generate 32 --repeats {2 if lab.quick else 7} "
-                 "--phases forward,train,decode --json wide.json")
-
-        def products(phase: dict, layer: str) -> float:
-            return sum(row["milliseconds"] for row in phase["operations"]
-                       if row["operation"] == "matmul" and row["scope"].endswith(layer))
-
-        return [{"table": "projections", "phase": phase["phase"], "tokens": 1 if phase["phase"] == "decode" else tokens,
-                 "fused": products(phase, "attention/qkv"), "apart": 3 * products(phase, "attention/output")}
-                for phase in json.loads((lab.folder / "wide.json").read_text())["phases"]]
-
     rows = lab.measured([(f"{group}: {choice}", lambda group=group, choice=choice: train(group, choice))
                          for group, choices in GROUPS.items() for choice in choices]
                         + [(f"entropy: {choice}", lambda choice=choice: entropy(choice)) for choice in GROUPS[SCALING]]
-                        + [("recomputation", recompute), ("packing", packing), ("projections", projections)])
+                        + [("recomputation", recompute), ("packing", packing)])
     return page(lab, context, batch, count, rows)
 
 
@@ -122,22 +104,17 @@ def page(lab: Laboratory, context, batch, count, rows) -> Page:
     layers = sorted({n for n, _ in again})
     page = Page(lab, "Choices that texts explain", (
         "Texts on transformers explain why scores are divided by sqrt(D), why norms come first, why the learning "
-        "rate warms up, what dropout is for, that activations can be computed again to save memory, that padding "
-        "wastes work, and that one product should make queries, keys and values. This page trains one small model "
-        "with each choice and draws the loss. All of them but the last are fields of a [model](../models.md) or flags "
-        "of `attn train`."))
+        "rate warms up, what dropout is for, that activations can be computed again to save memory, and that padding "
+        "wastes work. This page trains one small model with each choice and draws the loss. All of them are fields "
+        "of a [model](../models.md) or flags of `attn train`."))
     page.section("Question", "What does each of these choices change in the loss of a small language model?")
     page.section("Prediction, written before the run", (
         "Scaling: at initialisation queries and keys are small, with weights of deviation 0.02 after a norm, so "
         "that scores are small with every factor; training grows them as it needs. The choice will matter little in "
         "this model, less than texts say, whose argument assumes entries of variance 1. Post-norm without warm-up "
         "will be the worst or fail; pre-norm will not care. Dropout will cost loss, since so few updates see the text "
-        "little more than once and do not overfit; that of attention weights will cost less than that of what layers "
-        "add. Recomputation will cost about a third of the time and, of this model, more than half of the memory of "
-        "activations. Packing will save the share of padding, about half. "
-        "One product for queries, keys and values, of which texts say that it is 1.3 times as fast as three, reads the "
-        "same weights and does the same operations: with many tokens it will save less than 5 %, in decoding up to 10 "
-        "%, which is the cost of two more calls."))
+        "little more than once and do not overfit. Recomputation will cost about a third of the time and, of this "
+        "model, more than half of the memory of activations. Packing will save the share of padding, about half."))
     page.section("Method", (
         "A GPT of 4 layers, width 128 and 2 heads of 64, rotary positions, on the characters of Tiny Shakespeare: "
         f"context {context}, {batch} sequences an update, {count} updates, AdamW at 0.003 with a warm-up of "
@@ -146,10 +123,7 @@ def page(lab: Laboratory, context, batch, count, rows) -> Page:
         "entropy is that of the attention of a new model, a mean over heads and tokens, as a share of that of equal "
         "weights (`attn heads`). Curves are of seed 1, averaged over ten updates. Recomputation: `attn sweep`, with "
         "and without `--recompute`. Packing: a classifier of the same size on SST-2, batches of 32 sentences, each "
-        "padded to the longest of its batch, or packed one after the other with `--packed`; 100 updates. "
-        "Fused projections: all models here make queries, keys and values by one product of C x 3C. The output "
-        "projection is one of C x C with as many rows, so that three times its time is that of three products; `attn "
-        "profile` of a model of width 768, a mean of 7 runs of all layers."))
+        "padded to the longest of its batch, or packed one after the other with `--packed`; 100 updates."))
     page.section("Result")
     figure, axes = plots.panels(len(GROUPS))
     for axis, (group, choices) in zip(axes, GROUPS.items()):
@@ -178,11 +152,6 @@ def page(lab: Laboratory, context, batch, count, rows) -> Page:
                  "us a sentence": with_range([row["time"] for row in packing[packed]], ".0f"),
                  "validation loss": with_range([row["loss"] for row in packing[packed]], ".4f")}
                 for packed in (False, True)])
-    projections = {row["phase"]: row for row in rows if row["table"] == "projections"}
-    page.add("Queries, keys and values by one product or by three:")
-    page.table([{"phase": name, "tokens at once": str(row["tokens"]), "one product, ms": f"{row['fused']:.2f}",
-                 "three, ms": f"{row['apart']:.2f}", "speed-up": f"{row['apart'] / row['fused']:.2f} x"}
-                for name, row in projections.items()])
     norms, dropout = "Place of the norm, and warm-up", "Dropout"
     scaling = [final(SCALING, choice) for choice in GROUPS[SCALING]]
     worst = max(GROUPS[norms], key=lambda choice: final(norms, choice))
@@ -193,15 +162,11 @@ def page(lab: Laboratory, context, batch, count, rows) -> Page:
         f"with {final(norms, worst):.3f} against {final(norms, 'pre-norm, warm-up'):.3f} of pre-norm with warm-up. "
         f"Post-norm without warm-up, which was expected to be the worst, ends at "
         f"{final(norms, 'post-norm, no warm-up'):.3f}. "
-        f"Dropout of 0.3 ends at {final(dropout, '0.3'):.3f} against {final(dropout, 'none'):.3f} without: of "
-        f"attention weights alone at {final(dropout, '0.3, weights only'):.3f}, of all but these at "
-        f"{final(dropout, '0.3, without weights'):.3f}."), (
+        f"Dropout of 0.3 ends at {final(dropout, '0.3'):.3f} against {final(dropout, 'none'):.3f} without."), (
         f"With {most} layers recomputation takes {again[most, True]['time'] / again[most, False]['time']:.2f} times "
         f"as long and {again[most, True]['memory'] / again[most, False]['memory']:.2f} of the memory. A packed batch "
         f"takes {median(row['time'] for row in packing[True]) / median(row['time'] for row in packing[False]):.2f} of "
-        "the time of a padded one. One product for queries, keys and values instead of three is "
-        + ", ".join(f"{row['apart'] / row['fused']:.2f} times as fast in {name}" for name, row in projections.items())
-        + "; the texts say 1.3."))
+        "the time of a padded one."))
     return page
 
 
