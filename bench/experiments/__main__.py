@@ -14,7 +14,9 @@ NAMES = {
     "sentences": "sentiment: bag of words, convolution, LSTM, attention and a pretrained encoder",
     "positions": "position encodings, read beyond the length of their training",
     "choices": "scaling of scores, place of the norm, warm-up, dropout, recomputation, packing",
+    "mixers": "dense, window, selecting and linear mixers at 4,096 tokens: loss, time, recall",
     "precision": "float32, bfloat16 and float16: loss, time, memory",
+    "projections": "queries, keys and values by one product or by three",
     "kinds": "what heads attend to, beside what texts say of BERT",
 }
 

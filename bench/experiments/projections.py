@@ -45,7 +45,8 @@ def page(lab: Laboratory, tokens, rows) -> Page:
         "The output projection of a layer is a product of C x C with as many rows as that of C x 3C: three times its "
         f"time is that of three products. `attn profile` of models of 2 layers with random weights: a forward of "
         f"{tokens} tokens, an update of the training with as many, whose products of the backward count too, and "
-        f"{tokens // 16} new tokens after a prompt of {tokens}; milliseconds of all layers, means of {REPEATS} runs, float32."))
+        f"{tokens // 16} new tokens after a prompt of {tokens}; milliseconds of all layers, means of {REPEATS} runs, "
+        "float32."))
     page.section("Result")
     page.table([{"C": str(row["width"]), "phase": row["phase"], "rows of a product": str(row["tokens"]),
                  "one product, ms": f"{row['fused']:.2f}", "three, ms": f"{row['apart']:.2f}",
