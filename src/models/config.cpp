@@ -171,13 +171,13 @@ void each_field(C& config, const Visit& visit) {
   visit("logit_softcap", "c: logits become c tanh(l / c); 0 = as they are", config.logit_softcap, 0.0, 1e6);
   visit("lora_rank", "rank of low-rank adapters (LoRA); 0 = none", config.lora_rank, 0, 1 << 12);
   visit("lora_alpha", "adapters are multiplied with lora_alpha / lora_rank", config.lora_alpha, 1e-6, 1e6);
-  visit("lora_rank_stabilized", "adapters: times lora_alpha / sqrt(lora_rank)", config.lora_rank_stabilized);
+  visit("lora_rank_stabilized", "adapters are scaled by lora_alpha / sqrt(lora_rank)", config.lora_rank_stabilized);
   visit("lora_dropout", "dropout probability of the input of adapters in training", config.lora_dropout, 0.0, 0.999);
   visit("lora_targets",
-        "linear layers with adapters, by commas: query, key, value, qkv, key_value, output, gate, up, gate_up, down",
+        "layers with adapters, comma-separated: query, key, value, qkv, key_value, output, gate, up, gate_up, down",
         config.lora_targets, Letters{"abcdefghijklmnopqrstuvwxyz_,", 256});
   visit("dropout", "dropout probability in training", config.dropout, 0.0, 0.999);
-  visit("attention_dropout", "that of attention weights; -1 = dropout", config.attention_dropout, -1.0, 0.999);
+  visit("attention_dropout", "dropout of attention weights; -1 = as dropout", config.attention_dropout, -1.0, 0.999);
   visit("init", "initialisation of the weights", config.init);
 }
 
@@ -546,7 +546,7 @@ void check(const Config& config) {
   const bool has_text = has_tokens(config);
   checker.require(config.vocab_size > 0 || !has_text, "vocab_size must be given");
   checker.require(config.attention_dropout >= 0 || config.attention_dropout == -1,
-                  "attention_dropout must be -1 or in [0, 1)");
+                  "attention_dropout is " + std::to_string(config.attention_dropout) + ", must be -1 or in [0, 1)");
   checker.require(has_text || config.classes > 0 || !config.head,
                   "a model that reads embeddings has no tokens to predict");
   checker.require(!config.takes_embeddings || (is_among(hub_families(), config.model) && config.token_dim == 0 &&

@@ -158,7 +158,7 @@ TEST(Model, DropoutOfWeightsHasAProbabilityOfItsOwn) {
   EXPECT_EQ(std::set<double>({both, none, of_weights, of_branches}).size(), 4u);
   Config config = tiny_config("gpt");
   config.attention_dropout = -0.5;
-  EXPECT_EQ(reasons_of([&] { check(config); }).front(), "attention_dropout must be -1 or in [0, 1)");
+  EXPECT_EQ(reasons_of([&] { check(config); }).front(), "attention_dropout is -0.500000, must be -1 or in [0, 1)");
 }
 
 /// A decoder that looks at an encoder, all of whose layers share a table of relative positions.
