@@ -59,9 +59,8 @@ def run(lab: Laboratory) -> Page:
         return float(re.search(r"loss ([0-9.]+)", lab.attn(f"eval recall {file} --context {read}").stdout)[1])
 
     def recall(mixer: str) -> list[Row]:
-        lab.attn("train repeated.txt --tokens bytes --out recall --overwrite "
-                 f"--context {read} --batch 2 --steps "
-                 f"{updates} --eval-every 0 --seed 1 {model(mixer)}")
+        lab.attn(f"train repeated.txt --tokens bytes --out recall --overwrite --context {read} --batch 2 --seed 1 "
+                 f"--steps {updates} --eval-every 0 {model(mixer)}")
         first = read_loss("once.txt")
         return [{"table": "recall", "mixer": mixer, "first": first, "second": 2 * read_loss("twice.txt") - first}]
 
@@ -122,10 +121,9 @@ def page(lab: Laboratory, length, tokens, repeats, sizes, rows) -> Page:
         "A GPT of 2 layers, width 128 and 2 heads with rotary positions on the characters of Tiny Shakespeare, one "
         f"sequence of {length:,} an update, {tokens:,} tokens, AdamW at 0.003 with warm-up and cosine; loss on the "
         f"last tenth; seeds 1, 2 and 3. The window has {sizes['window']} tokens, MoBA the best blocks of "
-        f"{sizes['block']}; "
-        "\"window + dense\" has one layer of each, and so has \"gated delta net + dense\". For equal time, each mixer "
-        "sees as many tokens as the time of dense attention allows it (seed 1). Mixers are taken as they are "
-        "published: the gated delta net has its convolution and gates. Transformer-XL is a "
+        f"{sizes['block']}; \"window + dense\" has one layer of each, and so has \"gated delta net + dense\". For "
+        "equal time, each mixer sees as many tokens as the time of dense attention allows it (seed 1). Mixers are "
+        "taken as they are published: the gated delta net has its convolution and gates. Transformer-XL is a "
         "[layer](../low-rank-and-memory.md) and not a mixer of `attn`, and is not here."), (
         f"Recall: random passages of {passage} characters, each followed by itself, in sequences of {read:,}, "
         f"{updates} updates (seed 1). All passages to read are from the last tenth of the text. The loss on passages "
@@ -155,7 +153,7 @@ def page(lab: Laboratory, length, tokens, repeats, sizes, rows) -> Page:
         f"time: {ranking(lambda mixer: in_time(mixer)[0])}. At {length:,} tokens a token of dense attention takes "
         f"{time(DENSE) / time(fastest):.1f} times as long as one of {fastest}."), (
         "A second copy, from best to worst: " + ranking(lambda mixer: copies[mixer]["second"]) + "."), (
-        "The texts' sentence on approximation can be read off these rows. On equal tokens, and of the loss on a second "
-        f"copy, of which dense attention saves {saved(DENSE)}: "
+        "Each mixer against dense attention, which saves "
+        f"{saved(DENSE)} of the loss on a second copy, at equal tokens: "
         + "; ".join(against_dense(mixer) for mixer in MIXERS if mixer != DENSE) + "."))
     return page
