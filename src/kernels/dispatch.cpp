@@ -67,10 +67,10 @@ bool has_avx512() {
   return has_avx512() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 5 & 1);
 }
 
-/// Leaf 7, EDX bits 22 (bfloat16 products) and 24 (tiles).
+/// Leaf 7, EDX bits 22 (bfloat16 products) and 24 (tiles). Their kernels convert with AVX-512 BF16 too.
 bool cpu_has_tiles() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return has_avx512() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx >> 22 & 1) && (edx >> 24 & 1);
+  return has_avx512_bf16() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx >> 22 & 1) && (edx >> 24 & 1);
 }
 /// Asked once, of a CPU that has tiles.
 int tiles_error() {

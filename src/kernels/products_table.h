@@ -32,11 +32,11 @@ struct PackFactorArgs {
 /// or their products would leave the range of tiles. Its results are sums of float32 fma in the order of the terms,
 /// whatever the number of parts. bfloat16, which tiles multiply as it is, has no irregular lines.
 struct ProductArgs {
-  Factor a, b;  // of one type and the same terms, at most `most_terms`
+  Factor a, b;       // of one type and the same terms, at most `most_terms`
+  int64_t in_place;  // so many lines of a are read where they are, whole panels if not all; packed_a has the rest
   const void* packed_a;
-  const void* packed_b;
+  const void* packed_b;  // should stay in the second-level cache while the panels of a pass by
   int parts;
-  bool a_is_far;         // the far factor should stay in the second-level cache while the other one passes by
   ProductResult result;  // of float32 or the type of a and b
 };
 
@@ -44,9 +44,11 @@ struct ProductKernels {
   int panel;           // lines
   int step;            // terms: a part of the sum is a multiple of it, but the last
   int64_t most_terms;  // of one product. Longer sums are cut, and their parts added by `add`: that is more accurate
-  int64_t far_panels;  // at most, for a cache
+  int64_t far_bytes;   // of a packed b, for that cache
+  int64_t near_bytes;  // of the lines of a that are packed at a time
 
   int64_t (*bytes)(int64_t lines, int64_t terms, int parts);  // packed; also where line `lines` begins, if whole panels
+  bool (*takes_in_place)(const Factor& a);                    // whole panels of it
   void (*pack)(const PackFactorArgs&);
   void (*multiply)(const ProductArgs&);  // between enter() and leave(), as those of TileKernels
   void (*enter)(void* before);

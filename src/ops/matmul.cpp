@@ -105,7 +105,8 @@ void matmul(const ConstView<2>& a, const ConstView<2>& b, const View<2>& c, cons
   if (tiles && !tiles->fits(options)) tiles = nullptr;
   if (tiles && a.dtype == DType::bfloat16) return multiply_on_tiles(a, b, c, options, tiles);
   if (is_matvec(a, b) || options.batch_invariant) return multiply_few_rows(a, b, c, options);
-  if (pays_on_tiles(c.size[0], c.size[1], a.size[1])) return multiply_on_tiles(a, b, c, options, tiles);
+  if ((tiles && has_tiles()) || pays_on_tiles(c.size[0], c.size[1], a.size[1]))
+    return multiply_on_tiles(a, b, c, options, tiles);
   multiply_panels(a, b, c, options);
 }
 

@@ -1,10 +1,11 @@
 // Products on matrix tiles: who packs what when. kernels/products_table.h says what a line and a term are.
 //
-//   for each group of near lines, for each part of the sum
-//     all threads pack the group;  for each block of far lines, a task:  pack it, multiply it with the group
+//   for each part of the sum, for each group of rows of a
+//     all threads pack the group, where it is not taken in place, and b, where that is small
+//     for each block of columns, for each block of rows, a task:  pack the columns of b, multiply
 //
-// Near is the factor with fewer lines: every number is packed once, but where near has more than one group. An
-// element's bits depend on its row, its column and K alone, so the threads may cut the work as suits them.
+// A block of columns stays in a second-level cache while the rows pass by. An element's bits depend on its row, its
+// column and K alone, so the threads may cut the work as suits them.
 #include "ops/tile_matmul.h"
 
 #include <algorithm>
@@ -20,9 +21,9 @@ namespace {
 using kernels::Factor;
 using kernels::ProductKernels;
 
-// 4096 lines, 25 MB of three parts of 1024 terms, which a thread that calls keeps. Packing far again for the next group
-// is 3 % of the work then, reckoned; not measured.
-constexpr int64_t kMostNearPanels = 128;
+// Of a at a time beside a b that is not packed and would be packed again for the next: 4096 rows, 25 MB of three parts
+// of 1024 terms, which a thread that calls keeps. Packing b again is 3 % of the work then, reckoned; not measured.
+constexpr int64_t kMostPanels = 128;
 
 std::atomic<Float32Precision> default_precision{Float32Precision::full};
 
@@ -77,8 +78,12 @@ void* grown(Buffer& memory, int64_t bytes) {
   return memory.data();
 }
 
-/// A thread's packed near factor.
-void* near_memory(int64_t bytes) {
+/// A thread's packed rows of a, and its packed b.
+void* memory_of_rows(int64_t bytes) {
+  static thread_local Buffer memory;
+  return grown(memory, bytes);
+}
+void* memory_of_columns(int64_t bytes) {
   static thread_local Buffer memory;
   return grown(memory, bytes);
 }
@@ -89,87 +94,121 @@ class TileMatmul {
              const TileFactor* packed_b)
       : k_(packed_b ? packed_b->kernels() : *active_kernels().products),
         parts_(parts_of(a.dtype, options)),
-        a_is_far_(c.size[0] > c.size[1]),
-        near_(a_is_far_ ? factor_of(b, 1) : factor_of(a, 0)),
-        far_(a_is_far_ ? factor_of(a, 0) : factor_of(b, 1)),
+        a_(factor_of(a, 0)),
+        b_(factor_of(b, 1)),
         c_(c),
         options_(options),
         packed_b_(packed_b) {}
 
   void run() const {
-    const Cuts cuts(k_, near_.terms);
-    const int64_t group = kMostNearPanels * k_.panel;
-    for (int64_t line = 0; line < near_.lines; line += group) {
-      const int64_t lines = std::min(group, near_.lines - line);
-      for (int64_t cut = 0; cut < cuts.count(); ++cut) {
-        const int64_t term = cuts.begin(cut), terms = cuts.begin(cut + 1) - term;
-        add_part(line, term, part_of(near_, line, lines, term, terms), part_of(far_, 0, far_.lines, term, terms));
-      }
+    const Cuts cuts(k_, a_.terms);
+    for (int64_t cut = 0; cut < cuts.count(); ++cut) {
+      const int64_t term = cuts.begin(cut), terms = cuts.begin(cut + 1) - term;
+      const int64_t group = rows_of_group(part_of(a_, 0, a_.lines, term, terms));
+      for (int64_t row = 0; row < a_.lines; row += group) add_part(row, std::min(group, a_.lines - row), term, terms);
     }
   }
 
  private:
-  void pack(const Factor& x, bool left, void* packed) const {
-    k_.pack({.x = x, .left = left, .parts = parts_, .packed = packed});
+  /// Rows of c of one part of the sum, with what is packed of it; null: each task packs its columns.
+  struct Part {
+    int64_t row, term;
+    Factor a, b;
+    int64_t in_place;
+    const char *packed_a, *packed_b;
+  };
+  /// Numbers of blocks; a task has one of each.
+  struct Blocks {
+    int64_t columns, rows;
+  };
+
+  int64_t rows_of_group(const Factor& a) const {
+    if (k_.takes_in_place(a)) return a.lines;
+    if (!packed_b_) return kMostPanels * k_.panel;
+    return std::max<int64_t>(1, k_.near_bytes / k_.bytes(k_.panel, a.terms, parts_)) * k_.panel;
   }
 
-  /// All threads pack near, where b is not both near and packed already.
-  const void* packed_near(int64_t line, int64_t term, const Factor& near) const {
-    if (packed_b_ && a_is_far_) return packed_b_->at(line, term);
-    char* packed = static_cast<char*>(near_memory(k_.bytes(near.lines, near.terms, parts_)));
-    const int64_t share = div_up(div_up(near.lines, k_.panel), thread_count()) * k_.panel;
-    parallel_for_flushed(div_up(near.lines, share), [&](int64_t task) {
+  /// Blocks of columns that fit the cache, and of rows so that every thread has as many tasks as the others.
+  Blocks blocks_for_threads(const Part& part) const {
+    const int64_t panels = div_up(part.b.lines, k_.panel), rows = div_up(part.a.lines, k_.panel);
+    const int64_t threads = thread_count();
+    const int64_t fit = std::max<int64_t>(1, k_.far_bytes / k_.bytes(k_.panel, part.b.terms, parts_));
+    int64_t columns = div_up(panels, fit);
+    if (columns >= threads) return {std::min(panels, round_up(columns, threads)), 1};
+    while (threads % columns != 0) ++columns;
+    return {std::min(panels, columns), std::min(rows, threads / columns)};
+  }
+
+  /// Lines packed by all threads.
+  const char* pack_shared(const Factor& x, bool left, void* memory) const {
+    char* packed = static_cast<char*>(memory);
+    const int64_t share = div_up(div_up(x.lines, k_.panel), thread_count()) * k_.panel;
+    parallel_for_flushed(div_up(x.lines, share), [&](int64_t task) {
       const int64_t begin = task * share;
-      pack(part_of(near, begin, std::min(share, near.lines - begin), 0, near.terms), !a_is_far_,
-           packed + k_.bytes(begin, near.terms, parts_));
+      k_.pack({.x = part_of(x, begin, std::min(share, x.lines - begin), 0, x.terms),
+               .left = left,
+               .parts = parts_,
+               .packed = packed + k_.bytes(begin, x.terms, parts_)});
     });
     return packed;
   }
 
-  /// One part of the sum, from `term` on, of near lines `line` and on.
-  void add_part(int64_t line, int64_t term, const Factor& near, const Factor& far) const {
-    const void* packed = packed_near(line, term, near);
-    const int64_t threads = thread_count();
-    const int64_t panels = div_up(far.lines, k_.panel);
-    const int64_t blocks = std::min(panels, round_up(div_up(panels, k_.far_panels), threads));
-    parallel_for_flushed(blocks, [&](int64_t task) {
-      const int64_t begin = panels * task / blocks * k_.panel;
-      const int64_t end = std::min(panels * (task + 1) / blocks * k_.panel, far.lines);
-      multiply(line, near, packed, begin, part_of(far, begin, end - begin, 0, far.terms), term);
+  void add_part(int64_t row, int64_t rows, int64_t term, int64_t terms) const {
+    Part part{row, term, part_of(a_, row, rows, term, terms), part_of(b_, 0, b_.lines, term, terms), 0, {}, {}};
+    if (k_.takes_in_place(part.a)) part.in_place = rows / k_.panel * k_.panel;
+    const Factor others = part_of(part.a, part.in_place, rows - part.in_place, 0, terms);
+    if (others.lines > 0)
+      part.packed_a = pack_shared(others, true, memory_of_rows(k_.bytes(others.lines, terms, parts_)));
+    const Blocks blocks = blocks_for_threads(part);
+    if (packed_b_) part.packed_b = static_cast<const char*>(packed_b_->at(0, term));
+    else if (blocks.rows > 1)
+      part.packed_b = pack_shared(part.b, false, memory_of_columns(k_.bytes(part.b.lines, terms, parts_)));
+
+    const int64_t row_panels = div_up(rows, k_.panel), column_panels = div_up(b_.lines, k_.panel);
+    parallel_for_flushed(blocks.columns * blocks.rows, [&](int64_t task) {
+      const auto edge = [&](int64_t panels, int64_t n, int64_t count, int64_t lines) {
+        return std::min(panels * n / count * k_.panel, lines);
+      };
+      const int64_t down = task % blocks.rows, across = task / blocks.rows;
+      const int64_t top = edge(row_panels, down, blocks.rows, rows);
+      const int64_t left = edge(column_panels, across, blocks.columns, b_.lines);
+      multiply(part, top, edge(row_panels, down + 1, blocks.rows, rows) - top, left,
+               edge(column_panels, across + 1, blocks.columns, b_.lines) - left);
     });
   }
 
-  void multiply(int64_t near_line, const Factor& near, const void* packed_near, int64_t far_line, const Factor& far,
-                int64_t term) const {
-    const void* packed_far = packed_b_ && !a_is_far_ ? packed_b_->at(far_line, term) : nullptr;
-    if (!packed_far) {
-      void* scratch = thread_scratch(k_.bytes(far.lines, far.terms, parts_));
-      pack(far, a_is_far_, scratch);
-      packed_far = scratch;
+  /// Rows and columns of a part.
+  void multiply(const Part& part, int64_t row, int64_t rows, int64_t column, int64_t columns) const {
+    const int64_t terms = part.a.terms;
+    const Factor a = part_of(part.a, row, rows, 0, terms), b = part_of(part.b, column, columns, 0, terms);
+    const void* packed_b = part.packed_b ? part.packed_b + k_.bytes(column, terms, parts_) : nullptr;
+    if (!packed_b) {
+      void* own = thread_scratch(k_.bytes(columns, terms, parts_));
+      k_.pack({.x = b, .left = false, .parts = parts_, .packed = own});
+      packed_b = own;
     }
-    const int64_t row = a_is_far_ ? far_line : near_line, column = a_is_far_ ? near_line : far_line;
-    kernels::ProductResult result = product_result(c_, options_, row, column);
-    if (term > 0) {
+    kernels::ProductResult result = product_result(c_, options_, part.row + row, column);
+    if (part.term > 0) {
       result.bias = nullptr;
       result.addend = result.out;
       result.addend_stride = result.out_stride;
     }
+    const int64_t in_place = std::clamp<int64_t>(part.in_place - row, 0, rows);
+    const int64_t packed_row = std::max<int64_t>(row - part.in_place, 0);
     const kernels::Entered entered(k_);
-    k_.multiply({.a = a_is_far_ ? far : near,
-                 .b = a_is_far_ ? near : far,
-                 .packed_a = a_is_far_ ? packed_far : packed_near,
-                 .packed_b = a_is_far_ ? packed_near : packed_far,
+    k_.multiply({.a = a,
+                 .b = b,
+                 .in_place = in_place,
+                 .packed_a = part.packed_a + k_.bytes(packed_row, terms, parts_),
+                 .packed_b = packed_b,
                  .parts = parts_,
-                 .a_is_far = a_is_far_,
                  .result = result});
-    if (term + far.terms == near_.terms)
-      activate_block(c_, options_, {row, (a_is_far_ ? far : near).lines, column, (a_is_far_ ? near : far).lines});
+    if (part.term + terms == a_.terms) activate_block(c_, options_, {part.row + row, rows, column, columns});
   }
 
   const ProductKernels& k_;
   const int parts_;
-  const bool a_is_far_;
-  const Factor near_, far_;
+  const Factor a_, b_;
   const View<2>& c_;
   const MatmulOptions& options_;
   const TileFactor* packed_b_;

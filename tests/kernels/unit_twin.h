@@ -62,6 +62,10 @@ struct TwinUnit {
   static void multiply() {
     add_product<TwinUnit>(tile(kSum), tile(kA), tile(kB));
   }
+  static void store_bf16(void* p, __m512 first, __m512 second) {
+    F32::store_bf16(static_cast<uint16_t*>(p), first);
+    F32::store_bf16(static_cast<uint16_t*>(p) + F32::W, second);
+  }
   /// The first and the second numbers of pairs.
   static __m512 first(__m512i pairs) { return flushed(_mm512_slli_epi32(pairs, 16)); }
   static __m512 second(__m512i pairs) {

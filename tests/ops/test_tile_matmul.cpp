@@ -124,6 +124,55 @@ TEST(OpsTileMatmul, SixteenBits) {
   });
 }
 
+/// What is beside rows of bfloat16 in memory is not read as their terms, in as many columns as a tile has.
+TEST(OpsTileMatmul, WhatIsBesideRowsOfBfloat16DoesNotCount) {
+  for_each_tile_isa([] {
+    Matrix wide(DType::bfloat16, 64, 96);
+    Random random(7);
+    wide.fill_normal(random);
+    Matrix narrow(DType::bfloat16, 64, 40);
+    convert(wide.columns(0, 40), narrow);
+    for (int64_t r = 0; r < 64; ++r)
+      for (int64_t column = 40; column < 96; ++column) wide.set(r, column, kNaN);
+    const Operand b = factor(40, 34, true, 2, DType::bfloat16);
+    Matrix among(DType::bfloat16, 64, 34), alone = among.copy();
+    multiply_on_tiles(wide.columns(0, 40), b.view, among, {});
+    multiply_on_tiles(narrow, b.view, alone, {});
+    EXPECT_TRUE(among.same_bits(alone));
+  });
+}
+
+/// Rows of bfloat16 where they are, or packed since they are 2 KiB apart; sums of one run and of several.
+TEST(OpsTileMatmul, RowsOfBfloat16InPlaceHaveTheBitsOfPackedOnes) {
+  for_each_tile_isa([] {
+    for (const Shape<3>& size : {Shape<3>{32, 33, 32}, Shape<3>{70, 40, 96}, Shape<3>{67, 70, 1024},
+                                 Shape<3>{35, 70, 1056}, Shape<3>{40, 34, 1568}}) {
+      Random random(7);
+      Matrix wide(DType::bfloat16, size[0], 2048), narrow(DType::bfloat16, size[0], size[2]);
+      wide.fill_normal(random);
+      const ConstView<2> apart = wide.columns(0, size[2]);
+      convert(apart, narrow);
+      const Operand b = factor(size[2], size[1], true, 2, DType::bfloat16);
+      for (const DType out : {DType::bfloat16, DType::float32}) {
+        Matrix packed(out, size[0], size[1]), in_place = packed.copy();
+        multiply_on_tiles(apart, b.view, packed, {});
+        multiply_on_tiles(narrow, b.view, in_place, {});
+        EXPECT_TRUE(packed.same_bits(in_place)) << to_string(size) << ' ' << name_of(out);
+        EXPECT_TRUE(holds(in_place,
+                          [&](int64_t i, int64_t j) {
+                            Expected e{0, 0, static_cast<double>(size[2])};
+                            for (int64_t k = 0; k < size[2]; ++k) {
+                              e.value += narrow.get(i, k) * b.get(k, j);
+                              e.magnitude += std::abs(narrow.get(i, k) * b.get(k, j));
+                            }
+                            return e;
+                          }))
+            << to_string(size) << ' ' << name_of(out);
+      }
+    }
+  });
+}
+
 TEST(OpsTileMatmul, EverySizeUpToTwoPanels) {
   for_each_tile_isa([] {
     const int64_t step = by_effort(9, 3, 1);
