@@ -435,7 +435,7 @@ class TileGemm {
         steps_(whole_steps(args.a.terms, kTileSum) / kTileSum),
         near_(product_panels(args.a)),
         far_(product_panels(args.b)),
-        ahead_lines_(near_ == 1 ? kStepLines : (kStepLines + far_ - 1) / far_) {}
+        ahead_lines_(P == 1 && near_ == 1 ? kStepLines : (kStepLines + far_ - 1) / far_) {}
 
   void run() {
     Unit::fence();
@@ -462,7 +462,7 @@ class TileGemm {
   /// While panel n is multiplied, the next one; of a single one, B, which then passes by once, from memory.
   void fetch_panel_after(int64_t n) {
     constexpr int64_t kAheadBytes = 8192;
-    if (near_ == 1) ahead_ = LinesAhead<P>(static_cast<const char*>(args_.packed_b) + kAheadBytes, far_ * panel_);
+    if (P == 1 && near_ == 1) ahead_ = LinesAhead<P>(static_cast<const char*>(args_.packed_b) + kAheadBytes, far_ * panel_);
     else ahead_ = n + 1 < near_ ? LinesAhead<P>(a_panel(n + 1), panel_) : LinesAhead<P>();
   }
 
