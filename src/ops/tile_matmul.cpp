@@ -128,15 +128,16 @@ class TileMatmul {
     return std::max<int64_t>(1, k_.near_bytes / k_.bytes(k_.panel, a.terms, parts_)) * k_.panel;
   }
 
-  /// Blocks of columns that fit the cache, and of rows so that every thread has as many tasks as the others.
+  /// Blocks of columns that fit the cache, and where these are fewer than the threads, blocks of rows. All threads have
+  /// equally many tasks if the panels allow it.
   Blocks blocks_for_threads(const Part& part) const {
     const int64_t panels = div_up(part.b.lines, k_.panel), rows = div_up(part.a.lines, k_.panel);
     const int64_t threads = thread_count();
     const int64_t fit = std::max<int64_t>(1, k_.far_bytes / k_.bytes(k_.panel, part.b.terms, parts_));
     int64_t columns = div_up(panels, fit);
     if (columns >= threads) return {std::min(panels, round_up(columns, threads)), 1};
-    while (threads % columns != 0) ++columns;
-    return {std::min(panels, columns), std::min(rows, threads / columns)};
+    while (columns < panels && threads % columns != 0) ++columns;
+    return {columns, std::min(rows, div_up(threads, columns))};
   }
 
   /// Lines packed by all threads.
