@@ -30,13 +30,9 @@ inline void weights_by_row(const uint16_t* weights, int64_t count, char* tile) {
 /// 16 dims of 32 rows of values, interleaved by pairs; 0 beyond `count` rows and `dims` dims.
 inline void values_by_pair(const uint16_t* values, int64_t stride, int64_t count, int64_t dims, char* tile) {
   const __mmask16 some = dims >= F32::W ? __mmask16(0xffff) : static_cast<__mmask16>((1u << dims) - 1);
-  const auto row = [&](int64_t key) {
-    if (key >= count) return _mm512_setzero_si512();
-    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, values + key * stride));
-  };
   ATTN_UNROLL
   for (int t = 0; t < kTileRows; ++t)
-    _mm512_store_si512(tile + 64 * t, _mm512_or_si512(row(2 * t), _mm512_slli_epi32(row(2 * t + 1), 16)));
+    _mm512_store_si512(tile + 64 * t, row_pairs(values + 2 * t * stride, stride, count - 2 * t, some));
 }
 
 template <class Unit>

@@ -126,12 +126,9 @@ inline __attribute__((always_inline)) void pack_pairs(const Factor& x, int64_t l
       pairs[i] = _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(i < lines ? some : 0, first + i * x.line_stride));
   } else {
     const __mmask16 some = kWhole ? __mmask16(0xffff) : static_cast<__mmask16>((1u << lines) - 1);
-    const auto row = [&](int64_t t) {
-      return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(t < terms ? some : 0, first + t * x.term_stride));
-    };
     ATTN_UNROLL
     for (int i = 0; i < kTileRows; ++i)
-      pairs[i] = _mm512_castsi512_ps(_mm512_or_si512(row(2 * i), _mm512_slli_epi32(row(2 * i + 1), 16)));
+      pairs[i] = _mm512_castsi512_ps(row_pairs(first + 2 * i * x.term_stride, x.term_stride, terms - 2 * i, some));
   }
   if constexpr (kTransposed) F32::transpose(pairs);
   ATTN_UNROLL
@@ -462,7 +459,8 @@ class TileGemm {
   /// While panel n is multiplied, the next one; of a single one, B, which then passes by once, from memory.
   void fetch_panel_after(int64_t n) {
     constexpr int64_t kAheadBytes = 8192;
-    if (P == 1 && near_ == 1) ahead_ = LinesAhead<P>(static_cast<const char*>(args_.packed_b) + kAheadBytes, far_ * panel_);
+    if (P == 1 && near_ == 1)
+      ahead_ = LinesAhead<P>(static_cast<const char*>(args_.packed_b) + kAheadBytes, far_ * panel_);
     else ahead_ = n + 1 < near_ ? LinesAhead<P>(a_panel(n + 1), panel_) : LinesAhead<P>();
   }
 

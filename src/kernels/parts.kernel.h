@@ -137,6 +137,15 @@ inline __attribute__((always_inline)) void store_pairs(uint16_t* out, int64_t pa
   else store_parts<Dot::kParts>(out, part, a, b);
 }
 
+/// Pairs of two rows of 16-bit numbers, a lane each: `first` in the low halves, the row `stride` elements after it in
+/// the high halves. Of `rows` rows those that exist are read, and of each the columns that `some` names; the rest is 0.
+inline __m512i row_pairs(const uint16_t* first, int64_t stride, int64_t rows, __mmask16 some) {
+  const auto row = [&](int64_t r) {
+    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(r < rows ? some : __mmask16{0}, first + r * stride));
+  };
+  return _mm512_or_si512(row(0), _mm512_slli_epi32(row(1), 16));
+}
+
 // ---------------------------------------------------------------------------------------------------------- weights
 
 /// 2^(x - floor(x)), relative error 2.6 2^-24. The polynomial is minimax on [0, 1] with 1 and 2 at the ends: a fraction
