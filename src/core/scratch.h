@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "attn/tensor.h"
 #include "core/numbers.h"
 
 namespace attn {
@@ -10,6 +11,22 @@ namespace attn {
 /// At least `bytes` bytes, 64-byte aligned, content undefined. One task at a time owns all of it: the next call on the
 /// same thread hands out the same memory. Freed when the thread ends. Throws std::bad_alloc. Exported for attn::models.
 [[gnu::visibility("default")]] void* thread_scratch(int64_t bytes);
+
+/// Memory that grows and stays, for what a function needs beside thread_scratch(): a static thread_local of it.
+class GrowingBuffer {
+ public:
+  /// At least `bytes` bytes, 64-byte aligned, content undefined; valid until the next call. Throws std::bad_alloc.
+  void* at_least(int64_t bytes) {
+    if (memory_.bytes() < bytes) {
+      memory_ = {};  // first, so that the old and the new never exist together
+      memory_ = Buffer(bytes);
+    }
+    return memory_.data();
+  }
+
+ private:
+  Buffer memory_;
+};
 
 /// Hands out 64-byte aligned parts of one scratch area; over a null base it only counts.
 class Arena {

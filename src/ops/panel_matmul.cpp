@@ -303,16 +303,6 @@ int64_t panels_of_task(const PanelLayout& layout, int64_t rows, int64_t M, int64
   return std::clamp<int64_t>(std::max(div_up(all, wanted), least), 1, most);
 }
 
-/// A thread's copy of a b that is not packed: memory that grows and stays.
-void* copied_memory(int64_t bytes) {
-  static thread_local Buffer memory;
-  if (memory.bytes() < bytes) {
-    memory = {};
-    memory = Buffer(bytes);
-  }
-  return memory.data();
-}
-
 }  // namespace
 
 PackedColumns::PackedColumns(const ConstView<2>& b) : kernels_(&kernels_of(b.dtype)) {
@@ -334,7 +324,8 @@ void multiply_panels(const ConstView<2>& a, const ConstView<2>& b, const View<2>
   const PanelLayout layout = PanelLayout::passing(b);
   if (M <= kRows || layout.bytes() > kMostCopied)
     return PanelMatmul(layout, a, b, c, options, nullptr).run(M, panels_of_task(layout, M, M, kOwnPanels));
-  void* copy = copied_memory(layout.bytes());
+  static thread_local GrowingBuffer memory;
+  void* copy = memory.at_least(layout.bytes());
   layout.pack_all(b, copy);
   PanelMatmul(layout, a, b, c, options, copy).run(kRows, panels_of_task(layout, kRows, M, kPanels));
 }

@@ -69,24 +69,8 @@ class Cuts {
   int64_t step_, steps_, count_, terms_;
 };
 
-/// Memory of a thread that grows and stays.
-void* grown(Buffer& memory, int64_t bytes) {
-  if (memory.bytes() < bytes) {
-    memory = {};
-    memory = Buffer(bytes);
-  }
-  return memory.data();
-}
-
-/// A thread's packed rows of a, and its packed b.
-void* memory_of_rows(int64_t bytes) {
-  static thread_local Buffer memory;
-  return grown(memory, bytes);
-}
-void* memory_of_columns(int64_t bytes) {
-  static thread_local Buffer memory;
-  return grown(memory, bytes);
-}
+/// What the calling thread packs for all: rows of a, and b.
+thread_local GrowingBuffer shared_rows, shared_columns;
 
 class TileMatmul {
  public:
@@ -141,8 +125,8 @@ class TileMatmul {
   }
 
   /// Lines packed by all threads.
-  const char* pack_shared(const Factor& x, bool left, void* memory) const {
-    char* packed = static_cast<char*>(memory);
+  const char* pack_shared(const Factor& x, bool left, GrowingBuffer& memory) const {
+    char* packed = static_cast<char*>(memory.at_least(k_.bytes(x.lines, x.terms, parts_)));
     const int64_t share = div_up(div_up(x.lines, k_.panel), thread_count()) * k_.panel;
     parallel_for_flushed(div_up(x.lines, share), [&](int64_t task) {
       const int64_t begin = task * share;
@@ -158,12 +142,10 @@ class TileMatmul {
     Part part{row, term, part_of(a_, row, rows, term, terms), part_of(b_, 0, b_.lines, term, terms), 0, {}, {}};
     if (k_.takes_in_place(part.a)) part.in_place = rows / k_.panel * k_.panel;
     const Factor others = part_of(part.a, part.in_place, rows - part.in_place, 0, terms);
-    if (others.lines > 0)
-      part.packed_a = pack_shared(others, true, memory_of_rows(k_.bytes(others.lines, terms, parts_)));
+    if (others.lines > 0) part.packed_a = pack_shared(others, true, shared_rows);
     const Blocks blocks = blocks_for_threads(part);
     if (packed_b_) part.packed_b = static_cast<const char*>(packed_b_->at(0, term));
-    else if (blocks.rows > 1)
-      part.packed_b = pack_shared(part.b, false, memory_of_columns(k_.bytes(part.b.lines, terms, parts_)));
+    else if (blocks.rows > 1) part.packed_b = pack_shared(part.b, false, shared_columns);
 
     const int64_t row_panels = div_up(rows, k_.panel), column_panels = div_up(b_.lines, k_.panel);
     parallel_for_flushed(blocks.columns * blocks.rows, [&](int64_t task) {
@@ -285,8 +267,8 @@ void multiply_on_tiles(const ConstView<2>& a, const ConstView<2>& b, const View<
   for (int64_t row = 0; row < c.size[0]; row += kRows) {
     const int64_t rows = std::min(kRows, c.size[0] - row);
     const View<2> out = c.slice(0, row, row + rows);
-    static thread_local Buffer memory;
-    const View<2> sums(grown(memory, rows * c.size[1] * size_of(DType::float32)), DType::float32, {rows, c.size[1]});
+    static thread_local GrowingBuffer memory;
+    const View<2> sums(memory.at_least(rows * c.size[1] * size_of(DType::float32)), DType::float32, {rows, c.size[1]});
     MatmulOptions part = options;
     if (options.accumulate) part.addend = out;
     else if (options.addend) part.addend = options.addend.slice(0, row, row + rows);
