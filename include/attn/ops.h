@@ -66,10 +66,11 @@ struct QuantizedMatrix;  // attn/ops_quantized.h
 /// weights that do not change. The copy takes bytes() of memory: as many as b, with a few columns of padding; on matrix
 /// tiles 1.5 times as many for float32 and twice as many for float16.
 ///
-/// Products use the kernels of the instruction set that was active at construction. Results of more than eight rows
-/// have the bits of matmul() with b, and on matrix tiles those of large products; others may differ in the last bits.
-/// While reads_matrix() is true, b is borrowed and must not change: on matrix tiles, at most eight rows of float32 and
-/// float16 read b itself, and so do products in another precision than the one at construction.
+/// Products use the kernels of the instruction set that was active at construction. On vectors, results of more than
+/// eight rows have the bits of matmul() with b. On matrix tiles, results have these bits if matmul() uses the tiles for
+/// a product of this size too. Otherwise the last bits may differ. While reads_matrix() is true, b is borrowed and must
+/// not change: on matrix tiles, products of at most eight rows of float32 and float16 read b itself, and so do products
+/// in another precision than the one at construction.
 class PackedMatrix {
  public:
   PackedMatrix() = default;

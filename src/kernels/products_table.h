@@ -33,7 +33,7 @@ struct PackFactorArgs {
 /// whatever the number of parts. bfloat16, which tiles multiply as it is, has no irregular lines.
 struct ProductArgs {
   Factor a, b;       // of one type and the same terms, at most `most_terms`
-  int64_t in_place;  // so many lines of a are read where they are, whole panels if not all; packed_a has the rest
+  int64_t in_place;  // the first lines of a, whole panels, are multiplied where they are; packed_a has the others
   const void* packed_a;
   const void* packed_b;  // should stay in the second-level cache while the panels of a pass by
   int parts;
@@ -41,14 +41,14 @@ struct ProductArgs {
 };
 
 struct ProductKernels {
-  int panel;           // lines
-  int step;            // terms: a part of the sum is a multiple of it, but the last
-  int64_t most_terms;  // of one product. Longer sums are cut, and their parts added by `add`: that is more accurate
-  int64_t far_bytes;   // of a packed b, for that cache
-  int64_t near_bytes;  // of the lines of a that are packed at a time
+  int panel;              // lines
+  int step;               // terms: a part of the sum is a multiple of it, but the last
+  int64_t most_terms;     // of one product. Longer sums are cut, and their parts added by `add`: that is more accurate
+  int64_t b_block_bytes;  // of packed b in one product, so that they stay in the second-level cache
+  int64_t a_group_bytes;  // of the lines of a that are packed at a time
 
   int64_t (*bytes)(int64_t lines, int64_t terms, int parts);  // packed; also where line `lines` begins, if whole panels
-  bool (*takes_in_place)(const Factor& a);                    // whole panels of it
+  bool (*takes_in_place)(const Factor& a);  // whole panels of these lines can be multiplied where they are
   void (*pack)(const PackFactorArgs&);
   void (*multiply)(const ProductArgs&);  // between enter() and leave(), as those of TileKernels
   void (*enter)(void* before);

@@ -1,6 +1,6 @@
-// matmul(): which kernels take a product. Few rows times rows of weights are read where they are (matvec.cpp), large
-// products go to matrix tiles, where there are some (tile_matmul.cpp), those with weights of 8 or 4 bits to
-// quantized_matmul.cpp, all others to vectors (panel_matmul.cpp).
+// matmul() chooses the kernels. matvec.cpp multiplies few rows with weights where they are. tile_matmul.cpp multiplies
+// on matrix tiles, on CPUs that have them: large products, and all with weights that are packed for tiles, of bfloat16
+// or for more than eight rows. quantized_matmul.cpp has weights of 8 or 4 bits, panel_matmul.cpp everything else.
 #include "attn/ops.h"
 #include "ops/check.h"
 #include "ops/matvec.h"

@@ -1,11 +1,11 @@
 // Products on matrix tiles: who packs what when. kernels/products_table.h says what a line and a term are.
 //
 //   for each part of the sum, for each group of rows of a
-//     all threads pack the group, where it is not taken in place, and b, where that is small
-//     for each block of columns, for each block of rows, a task:  pack the columns of b, multiply
+//     all threads pack the rows that are not multiplied where they are, and b if several tasks share its columns
+//     for each block of columns and each block of rows, a task:  packs the columns of b if nobody has, multiplies
 //
 // A block of columns stays in a second-level cache while the rows pass by. An element's bits depend on its row, its
-// column and K alone, so the threads may cut the work as suits them.
+// column and K alone, so any way to divide the work among threads gives the same bits.
 #include "ops/tile_matmul.h"
 
 #include <algorithm>
@@ -21,8 +21,8 @@ namespace {
 using kernels::Factor;
 using kernels::ProductKernels;
 
-// Of a at a time beside a b that is not packed and would be packed again for the next: 4096 rows, 25 MB of three parts
-// of 1024 terms, which a thread that calls keeps. Packing b again is 3 % of the work then, reckoned; not measured.
+// Every group of rows packs a b that is not packed before. With 4096 rows in a group that is 3 % of the work, estimated
+// and not measured. The thread that calls keeps the packed rows: 25 MB for three parts of 1024 terms.
 constexpr int64_t kMostPanels = 128;
 
 std::atomic<Float32Precision> default_precision{Float32Precision::full};
@@ -94,12 +94,13 @@ class TileMatmul {
   }
 
  private:
-  /// Rows of c of one part of the sum, with what is packed of it; null: each task packs its columns.
+  /// One part of the sum for a group of rows.
   struct Part {
-    int64_t row, term;
+    int64_t row, term;  // where the group and the part begin
     Factor a, b;
-    int64_t in_place;
-    const char *packed_a, *packed_b;
+    int64_t in_place = 0;            // rows of the group that are multiplied where they are
+    const char* packed_a = nullptr;  // the other rows
+    const char* packed_b = nullptr;  // all columns; null: each task packs its own
   };
   /// Numbers of blocks; a task has one of each.
   struct Blocks {
@@ -109,7 +110,7 @@ class TileMatmul {
   int64_t rows_of_group(const Factor& a) const {
     if (k_.takes_in_place(a)) return a.lines;
     if (!packed_b_) return kMostPanels * k_.panel;
-    return std::max<int64_t>(1, k_.near_bytes / k_.bytes(k_.panel, a.terms, parts_)) * k_.panel;
+    return std::max<int64_t>(1, k_.a_group_bytes / k_.bytes(k_.panel, a.terms, parts_)) * k_.panel;
   }
 
   /// Blocks of columns that fit the cache, and where these are fewer than the threads, blocks of rows. All threads have
@@ -117,7 +118,7 @@ class TileMatmul {
   Blocks blocks_for_threads(const Part& part) const {
     const int64_t panels = div_up(part.b.lines, k_.panel), rows = div_up(part.a.lines, k_.panel);
     const int64_t threads = thread_count();
-    const int64_t fit = std::max<int64_t>(1, k_.far_bytes / k_.bytes(k_.panel, part.b.terms, parts_));
+    const int64_t fit = std::max<int64_t>(1, k_.b_block_bytes / k_.bytes(k_.panel, part.b.terms, parts_));
     int64_t columns = div_up(panels, fit);
     if (columns >= threads) return {std::min(panels, round_up(columns, threads)), 1};
     while (columns < panels && threads % columns != 0) ++columns;
@@ -139,7 +140,7 @@ class TileMatmul {
   }
 
   void add_part(int64_t row, int64_t rows, int64_t term, int64_t terms) const {
-    Part part{row, term, part_of(a_, row, rows, term, terms), part_of(b_, 0, b_.lines, term, terms), 0, {}, {}};
+    Part part{row, term, part_of(a_, row, rows, term, terms), part_of(b_, 0, b_.lines, term, terms)};
     if (k_.takes_in_place(part.a)) part.in_place = rows / k_.panel * k_.panel;
     const Factor others = part_of(part.a, part.in_place, rows - part.in_place, 0, terms);
     if (others.lines > 0) part.packed_a = pack_shared(others, true, shared_rows);

@@ -124,7 +124,7 @@ TEST(OpsTileMatmul, SixteenBits) {
   });
 }
 
-/// What is beside rows of bfloat16 in memory is not read as their terms, in as many columns as a tile has.
+/// Rows of 40 terms in rows of 96 numbers: a tile has 64 bytes of a row, but the numbers after the terms do not count.
 TEST(OpsTileMatmul, WhatIsBesideRowsOfBfloat16DoesNotCount) {
   for_each_tile_isa([] {
     Matrix wide(DType::bfloat16, 64, 96);
@@ -142,7 +142,8 @@ TEST(OpsTileMatmul, WhatIsBesideRowsOfBfloat16DoesNotCount) {
   });
 }
 
-/// Rows of bfloat16 where they are, or packed since they are 2 KiB apart; sums of one run and of several.
+/// Dense rows of bfloat16 are multiplied where they are, rows that are a multiple of 2 KiB apart are packed. Sums have
+/// one part, or two.
 TEST(OpsTileMatmul, RowsOfBfloat16InPlaceHaveTheBitsOfPackedOnes) {
   for_each_tile_isa([] {
     for (const Shape<3>& size : {Shape<3>{32, 33, 32}, Shape<3>{70, 40, 96}, Shape<3>{67, 70, 1024},
