@@ -209,8 +209,6 @@ struct EdgeTiles {
   }
 };
 
-inline int64_t at_most(int64_t n, int64_t limit) { return n < limit ? n : limit; }
-
 // ----------------------------------------------------------------------------------------------------------- values
 
 /// Dims 16 tile .. + 31 of the product with values. Of keys after the last whole 32, the last step's b has too many.

@@ -154,12 +154,12 @@ struct MatvecPackArgs {
 };
 
 struct MatvecArgs {
-  int64_t rows, columns, terms;
-  const void* packed;  // x [rows, terms], of matvec_pack
-  ConstRows w;         // [columns, terms]
-  const float* bias;   // [columns]; null = none
-  bool add;            // to what y holds
-  Rows y;              // x w^T
+  int64_t rows, columns, terms;  // at most 8 rows
+  const void* packed;            // x [rows, terms], of matvec_pack
+  ConstRows w;                   // [columns, terms]
+  const float* bias;             // [columns]; null = none
+  bool add;                      // to what y holds
+  Rows y;                        // x w^T
 };
 
 /// One arithmetic.

@@ -1,12 +1,12 @@
 // Few rows times a matrix that is column by column, y = x W^T (+ bias) (+ y): reading W takes the time.
 //
 //   y[r][n] = sum over k of x[r][k] w[n][k]  (+ bias[n])  (+ y[r][n])      x [rows, terms], w [columns, terms]
-// Loops: panels of rows; columns one after the other, so that W is read in the order of memory (with four rows, whose x
-// would not stay in the first-level cache, blocks of terms before); vectors of terms. These take turns in a few vectors
-// of sums, which are added at the end of a block, then their lanes. So an element's bits depend on its row of x, its
-// row of w and `terms` alone.
-// Requires: terms >= 1; x packed by matvec_pack: [panel][vector of terms][rows of the panel][W], with zeros where there
-// is no term or no row. w and y are user memory; nothing beyond a row's terms is read.
+// Loops: 64 columns; blocks of terms, if x of more than two rows would not stay in the first-level cache otherwise;
+// groups of columns; panels of four rows; the columns of a group, in the order of memory; vectors of terms. These take
+// turns in a few vectors of sums, which are added at the end of a block, then their lanes. So an element's bits depend
+// on its row of x, its row of w and `terms` alone.
+// Requires: 1 to 8 rows; terms >= 1; x packed by matvec_pack: [panel][vector of terms][rows of the panel][W], with
+// zeros where there is no term or no row. w and y are user memory; nothing beyond a row's terms is read.
 #pragma once
 
 #include "kernels/columns.kernel.h"
@@ -15,9 +15,11 @@
 namespace attn::kernels {
 namespace {
 
-// More rows pass over w again, which then is in the second cache. Eight at once take 1.1 to 1.5 times as long there
-// (AVX-512, Zen 4).
+// Of a panel. Eight at once take 1.1 to 1.5 times as long as two panels (AVX-512, Zen 4).
 constexpr int64_t kMatvecRows = 4;
+// Of w, which the first panel loads into the first-level cache for the second one. Meanwhile the next group is
+// prefetched, half of it by each panel. 64 KiB are 7 % slower for float32 (Sapphire Rapids class).
+constexpr int64_t kMatvecGroupBytes = 16384;
 // Whose sums wait for each other, so that bias, addition and rounding work on vectors.
 constexpr int64_t kMatvecColumns = 64;
 // W is prefetched this far ahead, into the second cache: the first holds x. Of 50,257 columns of 768 terms this reads
@@ -57,15 +59,14 @@ void matvec_pack(const MatvecPackArgs& args) {
   }
 }
 
-/// Adds one column of w, times the RT rows at `x`, to a sum for each row, kMatvecColumns apart, and prefetches what is
-/// `ahead` elements beyond.
-template <class V, int kType, int RT>
-inline void matvec_sums(const float* x, const typename Stored<kType>::Type* w, int64_t ahead, int64_t terms,
+/// Adds one column of w, times the RT rows at `x`, to a sum for each row, kMatvecColumns apart. Prefetches as many
+/// bytes from `next` on, or half as many where two panels read the column.
+template <class V, int kType, int RT, int kPanels>
+inline void matvec_sums(const float* x, const typename Stored<kType>::Type* w, uintptr_t next, int64_t terms,
                         float* sums) {
   using Reg = typename V::Reg;
   constexpr int kChains = kMatvecChains<V>;
-  constexpr int64_t kStep = kChains * V::W, kElement = sizeof(*w);  // terms, bytes
-  const uintptr_t next = reinterpret_cast<uintptr_t>(w) + ahead * kElement;
+  constexpr int64_t kStep = kChains * V::W, kShare = kStep * sizeof(*w) / kPanels;  // terms, bytes
   Reg acc[kChains][RT];
   ATTN_UNROLL
   for (int chain = 0; chain < kChains; ++chain) {
@@ -79,8 +80,8 @@ inline void matvec_sums(const float* x, const typename Stored<kType>::Type* w, i
   };
   int64_t k = 0;
   ATTN_KEEP_LOOP
-  for (; k + kStep <= terms; k += kStep) {
-    prefetch_rows(next + k * kElement, kStep * kElement, 0, 0, 1);
+  for (; k + kStep <= terms; k += kStep, next += kShare) {
+    prefetch_rows(next, kShare, 0, 0, 1);
     ATTN_UNROLL
     for (int chain = 0; chain < kChains; ++chain) step(k + chain * V::W, Whole<V>{}, acc[chain]);
   }
@@ -111,47 +112,80 @@ inline void matvec_finish(const MatvecArgs& args, int64_t row, int64_t n, int64_
   });
 }
 
-/// The panel of RT rows that begins with row `first`, packed at `x`.
-template <class V, int kType, int RT>
-void matvec_columns(const MatvecArgs& args, int64_t first, const float* x) {
-  using Weight = typename Stored<kType>::Type;
-  constexpr int64_t kAhead = kMatvecAheadBytes / int64_t{sizeof(Weight)};
-  const int64_t stride = args.w.stride, terms = args.terms;
-  const int64_t run = RT > 2 && terms > kMatvecBlock ? kMatvecBlock : terms;  // terms read before the next column
-  const int64_t ahead = run >= kAhead ? kAhead : (kAhead + run - 1) / run * stride;
-  const auto* w = static_cast<const Weight*>(args.w.data);
-  alignas(64) float sums[RT][kMatvecColumns];
-  for (int64_t n = 0; n < args.columns; n += kMatvecColumns, w += kMatvecColumns * stride) {
-    const int64_t count = args.columns - n < kMatvecColumns ? args.columns - n : kMatvecColumns;
-    for (int r = 0; r < RT; ++r)
-      for (int64_t j = 0; j < count; ++j) sums[r][j] = 0;
-    for (int64_t begin = 0; begin < terms; begin += run)
-      for (int64_t j = 0; j < count; ++j)
-        for (int64_t k = begin; k < begin + run && k < terms; k += kMatvecBlock) {
-          const int64_t part = terms - k < kMatvecBlock ? terms - k : kMatvecBlock;
-          matvec_sums<V, kType, RT>(x + k * RT, w + j * stride + k, ahead, part, &sums[0][j]);
-        }
-    for (int r = 0; r < RT && first + r < args.rows; ++r) matvec_finish<V>(args, first + r, n, count, sums[r]);
-  }
-}
-
 template <class V, int kType>
-void matvec_of(const MatvecArgs& args) {
-  const float* x = static_cast<const float*>(args.packed);
-  for (int64_t first = 0; first < args.rows; first += kMatvecRows) {
-    const int64_t panel = matvec_panel(args.rows - first);
-    if (panel == 1) matvec_columns<V, kType, 1>(args, first, x);
-    else if (panel == 2) matvec_columns<V, kType, 2>(args, first, x);
-    else matvec_columns<V, kType, 4>(args, first, x);
-    x += panel * whole_steps(args.terms, V::W);
+class MatvecColumns {
+ public:
+  explicit MatvecColumns(const MatvecArgs& args)
+      : args_(args), panels_(args.rows > kMatvecRows ? 2 : 1), block_(args.terms) {
+    constexpr int64_t kAhead = kMatvecAheadBytes / int64_t{sizeof(Weight)};
+    if (args.rows > 2) block_ = at_most(block_, kMatvecBlock);
+    if (panels_ == 1) {
+      group_ = kMatvecColumns;
+      ahead_ = block_ >= kAhead ? kAhead : (kAhead + block_ - 1) / block_ * args.w.stride;
+    } else {
+      while (group_ < kMatvecColumns && 2 * group_ * block_ * int64_t{sizeof(Weight)} <= kMatvecGroupBytes) group_ *= 2;
+      ahead_ = group_ * args.w.stride;
+    }
   }
-}
+
+  void run() {
+    for (int64_t n = 0; n < args_.columns; n += kMatvecColumns) {
+      const int64_t end = at_most(args_.columns, n + kMatvecColumns);
+      __builtin_memset(sums_, 0, sizeof sums_);
+      for (int64_t k = 0; k < args_.terms; k += block_)
+        for (int64_t j = n; j < end; j += group_)
+          add_group({j, at_most(end, j + group_), k, at_most(args_.terms, k + block_)});
+      for (int64_t r = 0; r < args_.rows; ++r) matvec_finish<V>(args_, r, n, end - n, sums_[r]);
+    }
+  }
+
+ private:
+  using Weight = typename Stored<kType>::Type;
+  struct Group {
+    int64_t column, columns_end, term, terms_end;
+  };
+
+  void add_group(const Group& group) {
+    if (panels_ == 1) return add_panel<1>(group, 0);
+    add_panel<2>(group, 0);
+    add_panel<2>(group, 1);
+  }
+
+  template <int kPanels>
+  void add_panel(const Group& group, int panel) {
+    const int64_t rows = matvec_panel(args_.rows - panel * kMatvecRows);
+    if (rows == 1) add_columns<1, kPanels>(group, panel);
+    else if (rows == 2) add_columns<2, kPanels>(group, panel);
+    else add_columns<4, kPanels>(group, panel);
+  }
+
+  template <int RT, int kPanels>
+  void add_columns(const Group& group, int panel) {
+    const float* x = static_cast<const float*>(args_.packed) + panel * kMatvecRows * whole_steps(args_.terms, V::W);
+    const Weight* w = static_cast<const Weight*>(args_.w.data) + group.column * args_.w.stride;
+    float* sums = &sums_[panel * kMatvecRows][group.column % kMatvecColumns];
+    for (int64_t j = group.column; j < group.columns_end; ++j, ++sums, w += args_.w.stride)
+      for (int64_t k = group.term; k < group.terms_end; k += kMatvecBlock) {
+        const int64_t terms = at_most(group.terms_end - k, kMatvecBlock);
+        const int64_t ahead = ahead_ + panel * terms / kPanels;
+        const uintptr_t next = reinterpret_cast<uintptr_t>(w + k) + ahead * int64_t{sizeof(Weight)};
+        matvec_sums<V, kType, RT, kPanels>(x + k * RT, w + k, next, terms, sums);
+      }
+  }
+
+  const MatvecArgs& args_;
+  const int panels_;
+  int64_t block_;      // terms that are read before the next column
+  int64_t group_ = 1;  // columns
+  int64_t ahead_;      // elements from those that are read to those that are prefetched
+  alignas(64) float sums_[2 * kMatvecRows][kMatvecColumns];
+};
 
 template <class V>
 void matvec(const MatvecArgs& args) {
-  if (args.w.type == kFloat32) matvec_of<V, kFloat32>(args);
-  else if (args.w.type == kBfloat16) matvec_of<V, kBfloat16>(args);
-  else matvec_of<V, kFloat16>(args);
+  if (args.w.type == kFloat32) MatvecColumns<V, kFloat32>(args).run();
+  else if (args.w.type == kBfloat16) MatvecColumns<V, kBfloat16>(args).run();
+  else MatvecColumns<V, kFloat16>(args).run();
 }
 
 }  // namespace

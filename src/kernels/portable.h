@@ -97,6 +97,8 @@ inline float row_scale(const int8_t* end) {
 /// n rounded up to a multiple.
 inline int64_t whole_steps(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
+inline int64_t at_most(int64_t n, int64_t limit) { return n < limit ? n : limit; }
+
 inline int element_bytes(int type) { return type == kFloat64 ? 8 : type == kFloat32 ? 4 : 2; }
 
 template <class T>
