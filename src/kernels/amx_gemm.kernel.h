@@ -141,7 +141,7 @@ class LinesAhead {
     for (; lines > 0 && left_ > 0; --lines, --left_) {
       _mm_prefetch(at_, _MM_HINT_T1);
       at_ += row_;
-      if (left_ % kProductPanel == 1) at_ += to_next_step_;
+      if (to_next_step_ != 0 && left_ % kProductPanel == 1) at_ += to_next_step_;
     }
   }
 
