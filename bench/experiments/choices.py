@@ -2,13 +2,12 @@
 dropout, recomputation, packing."""
 
 import csv
-import json
 from statistics import median
 
 from benchmarks.programs import with_range
 
 from . import plots
-from .laboratory import SEEDS, Laboratory, Page, Row
+from .laboratory import SEEDS, Laboratory, Page, Row, last_loss
 
 MODEL = "--layers 4 --embed-dim 128 --heads 2 --positions rope --bias false"
 SCALING = "Scaling of scores"
@@ -44,11 +43,11 @@ def run(lab: Laboratory) -> Page:
             lab.attn(f"train {lab.text()} --out model --overwrite --context {context} --batch {batch} --steps {count} "
                      f"--eval-every 0 --learning-rate 0.003 --seed {seed} {MODEL}",
                      *GROUPS[group][choice].split())
-            log = [json.loads(line) for line in (lab.folder / "model/log.jsonl").read_text().splitlines()]
+            log = lab.log("model")
             steps = [row for row in log if "loss" in row]
             rows.append({"table": group, "choice": choice, "seed": seed,
                          "losses": [row["loss"] for row in steps], "norms": [row["gradient_norm"] for row in steps],
-                         "loss": [row["validation_loss"] for row in log if "validation_loss" in row][-1]})
+                         "loss": last_loss(log)})
         return rows
 
     def entropy(choice: str) -> list[Row]:
@@ -78,12 +77,12 @@ def run(lab: Laboratory) -> Page:
                 lab.attn(f"train {lab.sst2('train')} --validation {lab.sst2('dev')} --out sentences --overwrite "
                          f"--context 64 --batch 32 --steps {3 if lab.quick else 100} --eval-every 0 --seed {seed} "
                          f"--layers 4 --embed-dim 128 --heads 4 --learning-rate 0.001 {'--packed' if packed else ''}")
-                log = [json.loads(line) for line in (lab.folder / "sentences/log.jsonl").read_text().splitlines()]
+                log = lab.log("sentences")
                 steps = [row for row in log if "loss" in row]
                 rows.append({"table": "packing", "packed": packed, "seed": seed,
                              "time": 1e6 * sum(row["seconds"] for row in steps) / (32 * len(steps)),
                              "tokens": sum(row["tokens"] for row in steps) / (32 * len(steps)),
-                             "loss": [row["validation_loss"] for row in log if "validation_loss" in row][-1]})
+                             "loss": last_loss(log)})
         return rows
 
     rows = lab.measured([(f"{group}: {choice}", lambda group=group, choice=choice: train(group, choice))

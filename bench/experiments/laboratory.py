@@ -101,6 +101,11 @@ class Laboratory:
             raise SystemExit(f"attn {' '.join(arguments)}: {done.stderr.strip()}")
         return done
 
+    def log(self, model: str) -> list[Row]:
+        """The lines that `attn train` wrote for a model of this folder: updates, which have a "loss", and
+        validations, which have a "validation_loss"."""
+        return [json.loads(line) for line in (self.folder / model / "log.jsonl").read_text().splitlines()]
+
     def sweep(self, command: str) -> list[Row]:
         """The rows of `attn sweep COMMAND`, numbers as numbers."""
         printed = self.attn(f"sweep {command} -o json").stdout
@@ -129,6 +134,11 @@ class Laboratory:
         with open(self._file, "a") as file:
             file.write(json.dumps(record) + "\n")
         self._kept[record["step"]] = record
+
+
+def last_loss(log: list[Row]) -> float:
+    """The loss of the last validation."""
+    return [row["validation_loss"] for row in log if "validation_loss" in row][-1]
 
 
 def grouped(rows: Iterable[Row], *names: str) -> dict[tuple, list[Row]]:

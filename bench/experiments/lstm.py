@@ -3,13 +3,12 @@ over a distance."""
 
 import math
 import random
-import re
 from statistics import median
 
 from benchmarks.programs import with_range
 
 from . import plots
-from .laboratory import SEEDS, Laboratory, Page, Row
+from .laboratory import SEEDS, Laboratory, Page, Row, last_loss
 
 CONTEXT, BATCH = 128, 16
 BASE = "--bias false --learning-rate 0.003"
@@ -48,8 +47,7 @@ def run(lab: Laboratory) -> Page:
         for seed in seeds:
             lab.attn(f"train copying.txt --out copying --overwrite --context {2 * line} --batch {2048 // (2 * line)} "
                      f"--steps {3 if lab.quick else 250} --eval-every 0 --seed {seed} {BASE} {KINDS[kind]}")
-            log = (lab.folder / "copying/log.jsonl").read_text()
-            loss = float(re.findall(r'"validation_loss":([0-9.]+)', log)[-1])
+            loss = last_loss(lab.log("copying"))
             found.append({"table": "copying", "kind": kind, "distance": distance, "seed": seed,
                           "nats": (loss * line - LETTERS * math.log(26)) / LETTERS})
         return found

@@ -1,7 +1,6 @@
 """Sentiment of sentences: bag of words, a convolution, an LSTM, one head, several heads, and a pretrained encoder's
 embeddings with a linear layer."""
 
-import json
 import pathlib
 import re
 from statistics import median
@@ -42,8 +41,7 @@ def run(lab: Laboratory) -> Page:
             said = lab.attn("train train.tsv --validation dev.tsv --out model --overwrite --packed --batch 32 "
                             f"--epochs {1 if lab.quick else 8} --seed {seed} {SHARED} {KINDS[kind]}").stderr
             parameters = int(re.search(r"([\d,]+) parameters", said)[1].replace(",", ""))
-            seconds = sum(json.loads(line).get("seconds", 0)
-                          for line in (lab.folder / "model/log.jsonl").read_text().splitlines())
+            seconds = sum(row.get("seconds", 0) for row in lab.log("model"))
             shown = lab.attn("eval model test.tsv").stdout
             accuracy = float(re.search(r"([\d.]+) % right", shown)[1]) / 100
             found.append({"kind": kind, "seed": seed, "parameters": parameters, "seconds": seconds,
