@@ -379,9 +379,7 @@ Loaded load_model(const std::string& directory, std::string_view which, nn::Prec
 }
 
 Loaded load_parsed(const std::string& directory, const Json& json, const OpenOptions& options) {
-  Config config;
-  apply_fields(config, json, directory + "/config.json");
-  check(config);
+  Config config = own_config(json, directory + "/config.json");
   if (options.adapt) options.adapt(config);
   Loaded loaded;
   const std::optional<Pretrained> pretrained = read_pretrained(directory);

@@ -22,6 +22,8 @@ std::string joined(const std::vector<std::string>& names);
 std::string assign(Config& config, const std::string& name, const io::Json& value, bool family_defaults = true);
 /// apply_json() of what is parsed.
 void apply_fields(Config& config, const io::Json& object, const std::string& source, bool family_defaults = true);
+/// A configuration that `attn train` wrote, checked. Errors name the file.
+Config own_config(const io::Json& object, const std::string& source);
 /// read_config(), open() and load_model() of a folder whose config.json is parsed.
 Config config_of(const io::Json& json, const std::string& folder, const std::string& task);
 Loaded open_parsed(const std::string& folder, const io::Json& json, const OpenOptions& options);

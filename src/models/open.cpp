@@ -153,12 +153,22 @@ Json read_model_file(std::string_view operation, const std::string& folder) {
   return config;
 }
 
+Config own_config(const Json& object, const std::string& source) {
+  Config config;
+  apply_fields(config, object, source);
+  try {
+    check(config);
+  } catch (const Error& error) {
+    std::vector<std::string> reasons;
+    for (const std::string& reason : error.reasons()) reasons.push_back(source + ": " + reason);
+    throw Error("config", std::move(reasons));
+  }
+  return config;
+}
+
 Config config_of(const Json& json, const std::string& folder, const std::string& task) {
   const std::string path = folder + "/config.json";
-  if (is_of_transformers(json)) return read_hub_config(json, path, task).config;
-  Config config;
-  apply_fields(config, json, path);
-  return config;
+  return is_of_transformers(json) ? read_hub_config(json, path, task).config : own_config(json, path);
 }
 
 Config read_config(const std::string& folder, const std::string& task) {

@@ -35,6 +35,17 @@ TEST(Openers, AllNameWhatThePathHolds) {
   expect_all("no-such-model/of-the-hub", "nothing is downloaded");
 }
 
+/// Each field is allowed, but not beside the others.
+TEST(Openers, AConfigurationThatContradictsItselfIsNamed) {
+  const Folder folder;
+  folder.put("config.json", R"({"model": "gpt", "vocab_size": 8, "embed_dim": 16, "heads": 3})");
+  const std::string file = folder / "config.json";
+  const std::string said = "[config] " + file + ": heads 3 must divide embed_dim 16, or head_dim must be given";
+  EXPECT_EQ(error_of([&] { read_config(folder.path()); }), said);
+  EXPECT_EQ(error_of([&] { load_model(folder.path()); }), said);
+  EXPECT_EQ(error_of([&] { open(folder.path()); }), said);
+}
+
 TEST(Openers, AFolderWithoutAModelIsRefused) {
   EXPECT_NE(error_of([] { Embedder embedder("/tmp"); }).find("/tmp: is not a folder of a model: it has no config.json"),
             std::string::npos);
@@ -82,8 +93,11 @@ TEST(Openers, AFamilyBringsItsDefaults) {
     set_field(set, "model", name);
     EXPECT_EQ(to_json(applied), to_json(set)) << name;
     EXPECT_EQ(applied.model, name);
+    applied.vocab_size = 8;
+    applied.source_vocab_size = applied.encoder_layers ? 8 : 0;
     const Folder folder;
-    folder.put("config.json", text);
+    folder.put("config.json", "{\"model\": \"" + name + "\", \"vocab_size\": 8, \"source_vocab_size\": " +
+                                  std::to_string(applied.source_vocab_size) + "}");
     EXPECT_EQ(to_json(read_config(folder.path())), to_json(applied)) << name;
   }
   for (const std::string& name : families()) {
