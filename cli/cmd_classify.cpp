@@ -97,11 +97,9 @@ struct Classify {
       const size_t tab = pairs ? line.find('\t') : std::string::npos;
       if (pairs && tab == std::string::npos)
         throw attn::Error("classify", {"must be two texts with a tab between them"});
-      bool is_cut = false;
-      encodings.push_back(tab == std::string::npos
-                              ? classifier.encode(line, &is_cut)
-                              : classifier.encode(line.substr(0, tab), line.substr(tab + 1), &is_cut));
-      truncated += is_cut;
+      encodings.push_back(tab == std::string::npos ? classifier.encode(line)
+                                                   : classifier.encode(line.substr(0, tab), line.substr(tab + 1)));
+      truncated += encodings.back().truncated;
       read.push_back(line);
     };
     each_line(take, [&] {
@@ -113,9 +111,7 @@ struct Classify {
       read.clear();
       encodings.clear();
     });
-    if (truncated)
-      say("attn: {} of {} texts were cut to {} tokens{}\n", truncated, answered, classifier.options.max_length,
-          ContextOption::larger(config));
+    ContextOption::say_truncated(truncated, answered, classifier.options.max_length, ContextOption::larger(config));
   }
 
   void words(attn::models::Loaded loaded) const {
@@ -135,9 +131,7 @@ struct Classify {
       show("");
       read.clear();
     });
-    if (truncated)
-      say("attn: {} of {} texts were cut to {} tokens{}\n", truncated, answered, tagger.max_length,
-          ContextOption::larger(config));
+    ContextOption::say_truncated(truncated, answered, tagger.max_length, ContextOption::larger(config));
   }
 
   void run() const {

@@ -190,9 +190,7 @@ struct Heads {
         }
     }
     if (texts.empty()) throw UsageError((file.empty() ? "--text" : file) + " is empty");
-    if (cut)
-      say("attn: {} of {} texts were cut to {} tokens{}\n", cut, texts.size(), reader.context(),
-          ContextOption::larger(reader.config()));
+    ContextOption::say_truncated(cut, std::ssize(texts), reader.context(), ContextOption::larger(reader.config()));
     return texts;
   }
 

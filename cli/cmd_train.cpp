@@ -113,6 +113,18 @@ void describe_tuning(const attn::models::Model& model, const std::vector<std::st
   if (!heads.empty()) say("new, from random numbers: {}\n", fmt::join(heads, ", "));
 }
 
+/// How many rows of the data are longer than a sequence, and what takes longer ones.
+void describe_truncated(const attn::models::Config& config, const Prepared& prepared, const Settings& settings) {
+  if (!prepared.truncated) return;
+  const bool at_most = settings.max_length && settings.max_length < config.context;
+  const bool is_new = settings.from.empty() && !settings.resume;
+  say("{} of {} rows were cut to {} tokens{}\n", grouped(prepared.truncated), grouped(prepared.rows),
+      at_most ? settings.max_length : config.context,
+      at_most  ? "; a larger --max-length takes more"
+      : is_new ? "; a larger --context takes more"
+               : "");
+}
+
 TrainingShape shape_of(const Settings& settings, const attn::models::Config& config, const Prepared& prepared,
                        const Job& job) {
   return {.config = config,
@@ -153,6 +165,7 @@ void describe(const attn::models::Model& model, const std::vector<std::string>& 
   if (!settings.from.empty()) describe_tuning(model, added, settings);
   say("task: {}\ndata: {}{}\n", attn::name_of(prepared.task), settings.data.empty() ? "the built-in primer: " : "",
       prepared.data->describe());
+  describe_truncated(config, prepared, settings);
   if (job.is_shared()) describe_ranks(job.grid(), options.accumulation);
   const int64_t tokens = settings.batch * prepared.longest * options.accumulation;
   say("{} tokens an update{} ({} sequences x {} x {} accumulated), {} updates\n", grouped(tokens),

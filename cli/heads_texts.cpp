@@ -54,12 +54,9 @@ HeadsText HeadsReader::with_kinds(std::vector<int64_t> ids) const {
 }
 
 HeadsText HeadsReader::of_text(const std::string& text, int64_t& cut) const {
-  std::vector<int64_t> ids = tokenizer_->encode(text).ids;
-  if (static_cast<int64_t>(ids.size()) > context_) {
-    ids = tokenizer_->encode(text, {.max_length = context_}).ids;
-    ++cut;
-  }
-  return with_kinds(std::move(ids));
+  attn::text::Encoding encoding = tokenizer_->encode(text, {.max_length = context_});
+  cut += encoding.truncated;
+  return with_kinds(std::move(encoding.ids));
 }
 
 HeadsText HeadsReader::of_ids(const std::vector<int64_t>& ids) const {

@@ -61,6 +61,10 @@ std::string ContextOption::larger(const attn::models::Config& config) {
   return attn::models::learns_positions(config) ? "" : "; a larger --context takes more";
 }
 
+void ContextOption::say_truncated(int64_t truncated, int64_t texts, int64_t length, const std::string& larger) {
+  if (truncated) say("attn: {} of {} texts were cut to {} tokens{}\n", truncated, texts, length, larger);
+}
+
 int64_t ContextOption::of(const attn::models::Config& config) const {
   const int64_t own = trained_context(config);
   if (tokens > own && attn::models::learns_positions(config))

@@ -37,6 +37,8 @@ struct ContextOption {
   int64_t of(const attn::models::Config& config) const;
   /// How a message about a text that is too long ends: "" where no larger --context is possible.
   static std::string larger(const attn::models::Config& config);
+  /// Says how many of the texts were truncated to this number of tokens, if any, and ends with `larger`.
+  static void say_truncated(int64_t truncated, int64_t texts, int64_t length, const std::string& larger);
   /// The reason of an error about a longer text: its tokens, the limit, and the ways out.
   std::string too_long(int64_t count, const attn::models::Config& config) const;
 };

@@ -16,9 +16,9 @@ namespace cli {
 void evaluate_pairs(const attn::models::Loaded& loaded, const std::string& file) {
   const auto& source_tokenizer = loaded.source_tokenizer ? loaded.source_tokenizer : loaded.tokenizer;
   std::map<std::vector<int64_t>, std::vector<std::vector<int64_t>>> wanted;
-  for (auto& [source, target] :
+  for (attn::train::Pair& pair :
        attn::train::encode_pairs(attn::train::read_pairs(file), *source_tokenizer, *loaded.tokenizer, file))
-    wanted[std::move(source)].push_back(std::move(target));
+    wanted[std::move(pair.source)].push_back(std::move(pair.target));
   const auto total = static_cast<int64_t>(wanted.size());
   attn::generate::GenerateOptions options = attn::generate::options_of(loaded);
   options.sampling.temperature = 0;

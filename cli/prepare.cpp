@@ -44,7 +44,10 @@ struct Job {
   }
   /// The names of the classes: those of the model that the training begins with, if the data have no other.
   std::vector<std::string> labels(std::vector<std::string> all) const;
-  void measure(Prepared& prepared, size_t tokens) const {
+  /// Another row of the data, whose longest text has so many tokens.
+  void measure(Prepared& prepared, size_t tokens, bool truncated) const {
+    ++prepared.rows;
+    prepared.truncated += truncated;
     prepared.longest =
         std::max(prepared.longest, std::min<int64_t>((static_cast<int64_t>(tokens) + 7) / 8 * 8, length()));
   }
@@ -142,7 +145,7 @@ void set_labelled(const Job& job, std::vector<attn::train::Labelled> rows, std::
                   Prepared& prepared) {
   const DataSettings& settings = job.settings;
   for (const auto* part : {&rows, &held_out})
-    for (const auto& row : *part) job.measure(prepared, row.tokens.size());
+    for (const auto& row : *part) job.measure(prepared, row.tokens.size(), row.truncated);
   attn::train::LabelledOptions options{.word_dropout = settings.word_dropout, .packed = settings.packed};
   options.class_weights = weights_of(settings.class_weights, prepared.labels, rows);
   prepared.data = std::make_unique<attn::train::LabelledDataset>(std::move(rows), std::move(held_out), job.length(),
@@ -202,7 +205,9 @@ Prepared prepare_similar(const Job& job, Task task) {
                                           job.encoding(path));
   });
   for (const auto* part : {&rows, &held_out})
-    for (const auto& pair : *part) job.measure(prepared, std::max(pair.first.ids.size(), pair.second.ids.size()));
+    for (const auto& pair : *part)
+      job.measure(prepared, std::max(pair.first.ids.size(), pair.second.ids.size()),
+                  pair.first.truncated || pair.second.truncated || pair.negative.truncated);
   prepared.data = std::make_unique<attn::train::SentencePairs>(std::move(rows), std::move(held_out), job.length(),
                                                                settings.batch, job.seed);
   return prepared;
@@ -248,7 +253,8 @@ Prepared prepare_pairs(const Job& job) {
   const Tokenizer& source = prepared.source_tokenizer ? *prepared.source_tokenizer : *prepared.tokenizer;
   const auto encoded = [&](const auto& part, const std::string& path) {
     auto all = attn::train::encode_pairs(part, source, *prepared.tokenizer, path, tokens.eos, job.length());
-    for (const auto& pair : all) job.measure(prepared, std::max(pair.source.size(), pair.target.size() + 1));
+    for (const auto& pair : all)
+      job.measure(prepared, std::max(pair.source.size(), pair.target.size() + 1), pair.truncated);
     return all;
   };
   prepared.data =

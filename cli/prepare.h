@@ -52,6 +52,7 @@ struct Prepared {
   std::unique_ptr<attn::train::Dataset> data;
   std::vector<std::string> labels = {};  // of a classifier
   int64_t longest = 0;                   // tokens of a sequence of a batch
+  int64_t rows = 0, truncated = 0;       // of labelled texts or pairs: all, and those that are longer
   Task task = Task::causal_lm;
 };
 

@@ -54,10 +54,8 @@ class Classifier {
   std::vector<Classification> operator()(std::span<const std::string> texts) const;
 
   // The steps of a call, for callers that form batches themselves.
-  /// The tokens of a text, truncated to max_length; sets `truncated`, if given, to whether they were.
-  text::Encoding encode(std::string_view text, bool* truncated = nullptr) const;
-  /// The same of a text and a second one, which may be empty.
-  text::Encoding encode(std::string_view text, std::string_view pair, bool* truncated = nullptr) const;
+  /// The tokens of a text, or of a text and a second one that is not empty, truncated to max_length.
+  text::Encoding encode(std::string_view text, std::string_view pair = {}) const;
   /// The logits [texts, classes] of one batch, whose texts are cut at max_length.
   std::vector<std::vector<double>> logits(std::span<const text::Encoding> texts) const;
   Classification classify(std::vector<double> logits) const;

@@ -38,7 +38,8 @@ struct EncodeOptions {
 struct Encoding {
   std::vector<int64_t> ids = {};  ///< [L], each in [0, vocab_size())
   std::vector<int64_t> token_type_ids =
-      {};  ///< [L]: 0 for the first text, 1 for the second, unless the tokenizer differs
+      {};                  ///< [L]: 0 for the first text, 1 for the second, unless the tokenizer differs
+  bool truncated = false;  ///< tokens of the text are missing, because it has more than max_length
 };
 
 enum class Side { left, right };
@@ -117,7 +118,8 @@ EncodedBatch encode_batch(const Tokenizer& tokenizer, std::span<const std::strin
 struct EncodedWords {
   std::vector<int64_t> ids = {};      ///< [L]
   std::vector<int64_t> word_of = {};  ///< [L]: the word of each token, from 0; -1 for special tokens
-  bool is_whole = false;  ///< without special tokens these are the ids of the words with spaces between them
+  bool is_whole = false;   ///< without special tokens these are the ids of the words with spaces between them
+  bool truncated = false;  ///< the last tokens are missing, because the text has more than max_length
 };
 /// Encodes a text that is given word by word, for labels of words. Each word is encoded alone, after a space where the
 /// tokenizer keeps spaces in tokens; truncation removes the last tokens. Throws Error for no words and as encode()

@@ -115,6 +115,7 @@ struct Labelled {
   std::vector<int64_t> token_type_ids = {};  ///< [L]; empty = 0
   std::optional<double> value = {};          ///< in place of `label`: of a regression
   std::vector<int64_t> token_labels = {};    ///< [L] in place of `label`; ops::kIgnoreIndex is ignored
+  bool truncated = false;                    ///< the text has more than EncodingOptions::max_length; never read
 };
 
 /// Rows one after the other as a packed batch, with their targets or values.

@@ -30,6 +30,7 @@ std::vector<PairText> read_pairs(const std::string& path);
 
 struct Pair {
   std::vector<int64_t> source = {}, target = {};  ///< at least one token in each
+  bool truncated = false;                         ///< one of the texts has more than max_length; never read
 };
 /// Encodes both sides of each row by their tokenizers, with special tokens but for `end` at the end of a target, which
 /// PairData adds. Texts longer than max_length are truncated; 0 = no truncation. Throws Error with the line of a text

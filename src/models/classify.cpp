@@ -50,16 +50,9 @@ void Classifier::check() const {
   checker.done();
 }
 
-text::Encoding Classifier::encode(std::string_view text, bool* truncated) const { return encode(text, {}, truncated); }
-
-text::Encoding Classifier::encode(std::string_view text, std::string_view pair, bool* truncated) const {
-  const auto encoded = [&](const text::EncodeOptions& how) {
-    return pair.empty() ? loaded_.tokenizer->encode(text, how) : loaded_.tokenizer->encode_pair(text, pair, how);
-  };
-  text::Encoding encoding = encoded({});
-  const bool too_long = std::ssize(encoding.ids) > max_length();
-  if (truncated) *truncated = too_long;
-  return too_long ? encoded({.max_length = max_length()}) : encoding;
+text::Encoding Classifier::encode(std::string_view text, std::string_view pair) const {
+  const text::EncodeOptions how = {.max_length = max_length()};
+  return pair.empty() ? loaded_.tokenizer->encode(text, how) : loaded_.tokenizer->encode_pair(text, pair, how);
 }
 
 std::vector<std::vector<double>> Classifier::logits(std::span<const text::Encoding> texts) const {

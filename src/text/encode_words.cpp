@@ -38,6 +38,7 @@ struct SpecialTokens {
 };
 
 void truncate(EncodedWords& text, int64_t length) {
+  text.truncated = std::ssize(text.ids) > length;
   text.ids.resize(std::min(text.ids.size(), static_cast<size_t>(length)));
   text.word_of.resize(text.ids.size());
 }

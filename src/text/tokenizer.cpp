@@ -45,17 +45,19 @@ size_t incomplete_tail(std::string_view text) {
   return 0;
 }
 
-void truncate(std::vector<int64_t>& ids, int64_t max_length, Side side) {
+/// True if there were more.
+bool truncate(std::vector<int64_t>& ids, int64_t max_length, Side side) {
   const int64_t surplus = static_cast<int64_t>(ids.size()) - max_length;
-  if (surplus <= 0) return;
+  if (surplus <= 0) return false;
   if (side == Side::left) ids.erase(ids.begin(), ids.begin() + surplus);
   else ids.resize(static_cast<size_t>(max_length));
+  return true;
 }
 
-/// Truncates the longer text first, and both once they have the same length.
-void truncate_pair(std::vector<int64_t>& first, std::vector<int64_t>& second, int64_t max_length, Side side) {
+/// Truncates the longer text first, and both once they have the same length. True if there were more tokens.
+bool truncate_pair(std::vector<int64_t>& first, std::vector<int64_t>& second, int64_t max_length, Side side) {
   const auto a = static_cast<int64_t>(first.size()), b = static_cast<int64_t>(second.size());
-  if (a + b <= max_length) return;
+  if (a + b <= max_length) return false;
   int64_t fewer = std::min(a, b), more = std::max(fewer, max_length - fewer);
   if (fewer + more > max_length) {
     fewer = max_length / 2;
@@ -63,6 +65,7 @@ void truncate_pair(std::vector<int64_t>& first, std::vector<int64_t>& second, in
   }
   truncate(first, a > b ? more : fewer, side);
   truncate(second, a > b ? fewer : more, side);
+  return true;
 }
 
 }  // namespace
@@ -80,6 +83,7 @@ Encoding Tokenizer::encode_pair(std::string_view first, std::string_view second,
 
 Encoding Tokenizer::truncate_and_join(std::vector<int64_t> first, std::vector<int64_t>* second,
                                       const EncodeOptions& options) const {
+  bool truncated = false;
   if (options.max_length != 0) {
     const std::vector<int64_t> empty;
     const int64_t special = std::ssize(post_process(empty, second ? &empty : nullptr, options.add_special_tokens).ids);
@@ -89,14 +93,15 @@ Encoding Tokenizer::truncate_and_join(std::vector<int64_t> first, std::vector<in
                   {"max_length is " + std::to_string(options.max_length) + ", must be 0 or at least " +
                    std::to_string(least) + (special > 0 ? ", the number of special tokens that are added" : "")});
     const Side side = batch_options().truncation_side;
-    if (second) truncate_pair(first, *second, room, side);
-    else truncate(first, room, side);
+    truncated = second ? truncate_pair(first, *second, room, side) : truncate(first, room, side);
   }
-  return post_process(first, second, options.add_special_tokens);
+  Encoding encoding = post_process(first, second, options.add_special_tokens);
+  encoding.truncated = truncated;
+  return encoding;
 }
 
 Encoding Tokenizer::post_process(const std::vector<int64_t>& first, const std::vector<int64_t>* second, bool) const {
-  Encoding encoding{first, std::vector<int64_t>(first.size(), 0)};
+  Encoding encoding = {.ids = first, .token_type_ids = std::vector<int64_t>(first.size(), 0)};
   if (!second) return encoding;
   encoding.ids.insert(encoding.ids.end(), second->begin(), second->end());
   encoding.token_type_ids.resize(encoding.ids.size(), 1);

@@ -75,7 +75,9 @@ Labelled encoded(const LabelledText& row, const text::Tokenizer& tokenizer, cons
   }
   if (encoding.ids.empty()) fail_at(options.source, row.line, "the text has no word");
   if (!options.with_types) encoding.token_type_ids.clear();
-  return {.tokens = std::move(encoding.ids), .token_type_ids = std::move(encoding.token_type_ids)};
+  return {.tokens = std::move(encoding.ids),
+          .token_type_ids = std::move(encoding.token_type_ids),
+          .truncated = encoding.truncated};
 }
 
 }  // namespace

@@ -119,7 +119,8 @@ std::vector<Labelled> encode_labelled_words(std::span<const LabelledWords> rows,
       fail_at(options.source, row.line, error.reasons().front());
     }
     Labelled labelled{.tokens = std::move(text.ids),
-                      .token_labels = std::vector<int64_t>(text.word_of.size(), ops::kIgnoreIndex)};
+                      .token_labels = std::vector<int64_t>(text.word_of.size(), ops::kIgnoreIndex),
+                      .truncated = text.truncated};
     int64_t last = -1;
     for (size_t n = 0; n < text.word_of.size(); ++n)
       if (const int64_t word = text.word_of[n]; word >= 0 && word != last) {

@@ -21,16 +21,16 @@ void require_pairs(Checker& checker, const std::string& name, const std::vector<
     }
 }
 
-std::vector<int64_t> tokens_of(const std::string& text, const text::Tokenizer& tokenizer, const std::string& path,
-                               int64_t line, const char* side, int64_t max_length) {
-  std::vector<int64_t> tokens;
+text::Encoding encoded(const std::string& text, const text::Tokenizer& tokenizer, const std::string& path, int64_t line,
+                       const char* side, int64_t max_length) {
+  text::Encoding encoding;
   try {
-    tokens = tokenizer.encode(text, {.max_length = max_length}).ids;
+    encoding = tokenizer.encode(text, {.max_length = max_length});
   } catch (const Error& error) {
     fail_at(path, line, std::string(side) + ": " + error.reasons().front());
   }
-  if (tokens.empty()) fail_at(path, line, std::string(side) + " has no token");
-  return tokens;
+  if (encoding.ids.empty()) fail_at(path, line, std::string(side) + " has no token");
+  return encoding;
 }
 
 }  // namespace
@@ -48,8 +48,9 @@ std::vector<Pair> encode_pairs(std::span<const PairText> rows, const text::Token
                                int64_t max_length) {
   std::vector<Pair> pairs;
   for (const PairText& row : rows) {
-    Pair pair{tokens_of(row.source, source, path, row.line, "source", max_length),
-              tokens_of(row.target, target, path, row.line, "target", max_length)};
+    text::Encoding from = encoded(row.source, source, path, row.line, "source", max_length);
+    text::Encoding to = encoded(row.target, target, path, row.line, "target", max_length);
+    Pair pair{std::move(from.ids), std::move(to.ids), from.truncated || to.truncated};
     if (end >= 0 && pair.target.back() == end) pair.target.pop_back();
     if (pair.target.empty()) fail_at(path, row.line, "target has no token");
     pairs.push_back(std::move(pair));
@@ -93,7 +94,8 @@ models::Batch PairData::batch_of(bool training, std::span<const int64_t> which) 
   batch.tokens.assign(static_cast<size_t>(batch.sequences * batch.length), end_);
   batch.targets.assign(batch.tokens.size(), ops::kIgnoreIndex);
   for (size_t b = 0; b < which.size(); ++b) {
-    const auto& [source, target] = from[which[b]];
+    const std::vector<int64_t>& source = from[which[b]].source;
+    const std::vector<int64_t>& target = from[which[b]].target;
     const auto row = static_cast<int64_t>(b), shown = batch.lengths[b] - 1;
     std::copy_n(source.begin(), batch.source_lengths[b], batch.source.begin() + row * batch.source_length);
     batch.tokens[static_cast<size_t>(row * batch.length)] = start_;

@@ -90,6 +90,30 @@ def test_pairs_of_texts(attn, bert):
     assert "line 1: must be two texts with a tab between them" in said, said
 
 
+def test_truncated_rows_are_counted(attn, bert):
+    """Every task that reads rows says how many are longer than a sequence, and what takes longer ones."""
+    rows = ["good " * (20 if n < 3 else 2) for n in range(20)]
+    attn.file("classes.tsv", "".join(f"{text}\t{n % 2}\n" for n, text in enumerate(rows)))
+    attn.file("pairs.tsv", "".join(f"film\t{text}\t{n % 2}\n" for n, text in enumerate(rows)))
+    attn.file("answers.tsv", "".join(f"film\t{text}\n" for text in rows))
+    attn.file("tags.txt", "\n\n".join("\n".join(f"{word} O" for word in text.split()) for text in rows) + "\n")
+    short = ["--steps", 1, "--overwrite", "--out", "model"]
+    small = ["--embed-dim", 16, "--layers", 1, "--heads", 2, "--context", 8]
+    for flags, end in (
+            (["classes.tsv", "--from", bert, "--max-length", 8], "; a larger --max-length takes more"),
+            (["pairs.tsv", "--from", bert, "--task", "similarity", "--max-length", 8],
+             "; a larger --max-length takes more"),
+            (["tags.txt", "--from", bert, "--task", "token-classification", "--max-length", 8],
+             "; a larger --max-length takes more"),
+            (["classes.tsv", "--model", "encoder", "--tokens", "words", *small], "; a larger --context takes more"),
+            (["answers.tsv", "--model", "seq2seq", "--tokens", "words", "--source-tokens", "words", *small],
+             "; a larger --context takes more")):
+        said = attn.run("train", *flags, *short).stderr
+        assert f"\n3 of 20 rows were cut to 8 tokens{end}\n" in said, (flags, said)
+    said = attn.run("train", "classes.tsv", "--from", bert, "--max-length", 24, *short).stderr
+    assert "were cut" not in said, said
+
+
 def test_masked_language_model(attn, bert):
     attn.file("text.txt", "\n".join(TEXTS * 4) + "\n")
     flags = ["text.txt", "--from", bert, "--max-length", 16]

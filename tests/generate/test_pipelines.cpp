@@ -155,11 +155,10 @@ TEST(Classifier, ScoresAreWhatTheProblemSaysOfLogits) {
 TEST(Classifier, TruncatesTextsAndRefusesWhatItCannotDo) {
   Classifier classifier(classifying(ProblemType::single_label));
   classifier.options.max_length = 4;
-  bool truncated = false;
-  EXPECT_EQ(classifier.encode("abcd", &truncated).ids.size(), 4u);
-  EXPECT_FALSE(truncated);
-  EXPECT_EQ(classifier.encode("abcde", &truncated).ids, classifier.encode("abcd").ids);
-  EXPECT_TRUE(truncated);
+  EXPECT_EQ(classifier.encode("abcd").ids.size(), 4u);
+  EXPECT_FALSE(classifier.encode("abcd").truncated);
+  EXPECT_EQ(classifier.encode("abcde").ids, classifier.encode("abcd").ids);
+  EXPECT_TRUE(classifier.encode("abcde").truncated);
   const std::vector<std::string> texts = {"a"};
   classifier.options = {.max_length = -1, .temperature = 0, .batch_size = 0};
   EXPECT_EQ(reasons_of([&] { classifier(texts); }).size(), 3u);

@@ -145,6 +145,19 @@ TEST(TextFiles, TruncationAndPaddingGiveTheBatchOptions) {
             "pad_to_length is -1, must be at least 0; pad_to_multiple_of is -2, must be at least 0");
 }
 
+TEST(TextFiles, AnEncodingSaysWhetherItIsTruncated) {
+  const auto tokenizer = loaded(file_of(kWordPiece, kBert));
+  const std::vector<std::string> words = {"the", "t", "t"};
+  for (const int64_t limit : {0, 5, 4}) {
+    const bool fits = limit != 4;
+    EXPECT_EQ(tokenizer->encode("the t t", {.max_length = limit}).truncated, !fits) << limit;
+    EXPECT_EQ(text::encode_words(*tokenizer, words, {.max_length = limit}).truncated, !fits) << limit;
+    const int64_t more = limit ? limit + 1 : 0;
+    EXPECT_EQ(tokenizer->encode_pair("the t", "t", {.max_length = more}).truncated, !fits) << more;
+    EXPECT_EQ(tokenizer->encode_pair("t", "the t", {.max_length = more}).truncated, !fits) << more;
+  }
+}
+
 TEST(TextFiles, SpecialTokensAreAddedOnlyIfWanted) {
   constexpr text::EncodeOptions kWithout = {.add_special_tokens = false};
   const auto tokenizer = loaded(file_of(kWordPiece, kBert));
