@@ -118,6 +118,11 @@ struct Evaluate {
                          : fmt::format("partial: {} of {} {}", grouped(done), grouped(total), unit);
   }
 
+  static void say_truncated(std::span<const Labelled> rows, const attn::models::Config& config) {
+    const auto truncated = std::count_if(rows.begin(), rows.end(), [](const Labelled& row) { return row.truncated; });
+    ContextOption::say_truncated(truncated, std::ssize(rows), config.context, "");
+  }
+
   void sentences(attn::models::Loaded loaded) const {
     if (loaded.model->config().problem_type != attn::models::ProblemType::single_label)
       throw attn::Error("eval",
@@ -125,6 +130,7 @@ struct Evaluate {
                                            "classes; problem_type and the number of labels say otherwise"});
     const std::vector<Labelled> rows = attn::train::encode_labelled(attn::train::read_labelled(file), *loaded.tokenizer,
                                                                     loaded.labels, encoding(loaded));
+    say_truncated(rows, loaded.model->config());
     const attn::models::Classifier classifier(std::move(loaded));
     const int64_t total = static_cast<int64_t>(rows.size()), size = batch ? batch : 32;
     Meter meter("sentences", total);
@@ -183,6 +189,7 @@ struct Evaluate {
   void numbers(const attn::models::Loaded& loaded) const {
     const std::vector<Labelled> rows =
         attn::train::encode_numbers(attn::train::read_labelled(file, true), *loaded.tokenizer, encoding(loaded));
+    say_truncated(rows, loaded.model->config());
     Predictions said;
     const std::string what = part(predict(*loaded.model, rows, said), std::ssize(rows), "texts");
     fmt::print("{}: mean squared error {:.4f}, Pearson {:.4f}, Spearman {:.4f}\n", what, said.loss,
@@ -192,6 +199,7 @@ struct Evaluate {
   void words(const attn::models::Loaded& loaded) const {
     const std::vector<Labelled> rows = attn::train::encode_labelled_words(
         attn::train::read_labelled_words(file), *loaded.tokenizer, loaded.labels, encoding(loaded));
+    say_truncated(rows, loaded.model->config());
     Predictions said;
     const std::string what = part(predict(*loaded.model, rows, said), std::ssize(rows), "texts");
     const bool spans = std::all_of(loaded.labels.begin(), loaded.labels.end(), [](const std::string& label) {

@@ -96,7 +96,8 @@ def test_truncated_rows_are_counted(attn, bert):
     attn.file("classes.tsv", "".join(f"{text}\t{n % 2}\n" for n, text in enumerate(rows)))
     attn.file("pairs.tsv", "".join(f"film\t{text}\t{n % 2}\n" for n, text in enumerate(rows)))
     attn.file("answers.tsv", "".join(f"film\t{text}\n" for text in rows))
-    attn.file("tags.txt", "\n\n".join("\n".join(f"{word} O" for word in text.split()) for text in rows) + "\n")
+    attn.file("tags.txt", "\n\n".join("\n".join(f"{word} {'OB'[n % 2]}" for n, word in enumerate(text.split()))
+                                              for text in rows) + "\n")
     short = ["--steps", 1, "--overwrite", "--out", "model"]
     small = ["--embed-dim", 16, "--layers", 1, "--heads", 2, "--context", 8]
     for flags, end in (
@@ -112,6 +113,12 @@ def test_truncated_rows_are_counted(attn, bert):
         assert f"\n3 of 20 rows were cut to 8 tokens{end}\n" in said, (flags, said)
     said = attn.run("train", "classes.tsv", "--from", bert, "--max-length", 24, *short).stderr
     assert "were cut" not in said, said
+    assert "were cut" not in attn.run("eval", "model", "classes.tsv").stderr
+    for rows, task in (("classes.tsv", "classification"), ("classes.tsv", "regression"),
+                       ("tags.txt", "token-classification")):
+        attn.run("train", rows, "--task", task, "--tokens", "words", *small, *short)
+        said = attn.run("eval", "model", rows).stderr
+        assert "attn: 3 of 20 texts were cut to 8 tokens\n" in said, (task, said)
 
 
 def test_masked_language_model(attn, bert):
