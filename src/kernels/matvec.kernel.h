@@ -2,9 +2,11 @@
 //
 //   y[r][n] = sum over k of x[r][k] w[n][k]  (+ bias[n])  (+ y[r][n])      x [rows, terms], w [columns, terms]
 // Loops: 64 columns; blocks of terms, if x of more than two rows would not stay in the first-level cache otherwise;
-// groups of columns; panels of four rows; the columns of a group, in the order of memory; vectors of terms. These take
-// turns in a few vectors of sums, which are added at the end of a block, then their lanes. So an element's bits depend
-// on its row of x, its row of w and `terms` alone.
+// groups of columns; panels of four rows; the columns of a group, in the order of memory; vectors of terms.
+//
+// Vectors of terms are added to a few vectors of sums in turn. At the end of a block the kernel adds these vectors,
+// then the lanes of the result. So an element's bits depend on its row of x, its row of w and `terms` alone.
+//
 // Requires: 1 to 8 rows; terms >= 1; x packed by matvec_pack: [panel][vector of terms][rows of the panel][W], with
 // zeros where there is no term or no row. w and y are user memory; nothing beyond a row's terms is read.
 #pragma once
@@ -112,6 +114,8 @@ inline void matvec_finish(const MatvecArgs& args, int64_t row, int64_t n, int64_
   });
 }
 
+/// The products of one call. One panel of rows passes over 64 columns at a time. Two panels pass over groups of columns
+/// in turn, so that the second one finds them in the first-level cache.
 template <class V, int kType>
 class MatvecColumns {
  public:
@@ -141,6 +145,7 @@ class MatvecColumns {
 
  private:
   using Weight = typename Stored<kType>::Type;
+  /// Columns [column, columns_end) of w, of which the terms [term, terms_end).
   struct Group {
     int64_t column, columns_end, term, terms_end;
   };
