@@ -7,6 +7,7 @@
 #include "attn/io.h"
 #include "commands.h"
 #include "generation_flags.h"
+#include "job.h"
 #include "lines.h"
 #include "model_flags.h"
 #include "options.h"
@@ -32,40 +33,56 @@ struct Chat {
   GenerationOptions generation;
   std::string system, message;
   bool statistics = false;
+  Parallel parallel;
 
-  void run() {
-    attn::models::Loaded loaded = model.load();
+  void run(const CLI::App& command) {
+    Job job("chat", parallel);
+    job.run([&] {
+      attn::cluster::on_all_ranks(job.ranks(), "chat", [&] {
+        if (job.is_shared()) {
+          job.require_same("the message", system + message);
+          job.share_threads(command);
+        }
+        converse(job);
+      });
+    });
+  }
+
+  void converse(const Job& job) {
+    attn::models::Loaded loaded = model.load(true, job.tensor_ranks());
     if (!writes(loaded.model->config()))
       throw UsageError(model.directory + " does not generate text; " + what_fits(loaded.model->config()));
     const attn::generate::ChatTemplate format(loaded.chat_template);
-    catch_signals();
+    if (!job.is_shared()) catch_signals();  // the launcher ends all ranks at once
     const attn::generate::TextGenerator generator(std::move(loaded));
     Conversation conversation(generator, format, system);
     if (!message.empty()) return answer(conversation, message);
     const bool terminal = isatty(STDIN_FILENO);
     if (terminal) say("Type a message; /help lists commands, Ctrl-C ends an answer, Ctrl-D the conversation.\n");
-    Lines lines("-");
+    SharedLines lines(job.ranks());
     std::string line;
     while (!signal_seen()) {
       if (terminal) say("> ");
-      if (!lines.next(line) || !take(conversation, line)) return;
+      if (!lines.next(line) || !take(job, conversation, line)) return;
     }
   }
 
   /// A line of the user; false if it ends the program.
-  bool take(Conversation& conversation, const std::string& line) {
+  bool take(const Job& job, Conversation& conversation, const std::string& line) {
     if (line.empty()) return true;
     if (line == "/quit" || line == "/exit") return false;
     try {
       if (line[0] != '/') answer(conversation, line);
-      else command(conversation, line);
+      else command(job, conversation, line);
+    } catch (const attn::cluster::RanksError&) {
+      throw;
     } catch (const attn::Error& error) {  // of one message: the conversation goes on
       say("attn: {}\n", error.what());
     }
     return signal_seen() == 0;
   }
 
-  void command(Conversation& conversation, const std::string& line) {
+  void command(const Job& job, Conversation& conversation, const std::string& line) {
     const std::string name = line.substr(0, line.find(' '));
     if (name == "/help") return say("{}", kCommands);
     if (name == "/clear") return conversation.clear();
@@ -73,7 +90,10 @@ struct Chat {
       statistics = !statistics;
       return;
     }
-    if (name == "/save" && line.size() > 6) return save(conversation, line.substr(6));
+    if (name == "/save" && line.size() > 6) {
+      if (job.is_first()) save(conversation, line.substr(6));
+      return;
+    }
     if (name == "/undo" || name == "/retry") {
       const std::string taken = conversation.take_back();
       if (taken.empty()) return say("attn: there is no message yet\n");
@@ -118,7 +138,9 @@ void add_chat(CLI::App& app) {
   command->add_option("--message", run->message, "answer this message and end");
   command->add_flag("--stats", run->statistics, "print tokens a second after each answer");
   run->generation.add(*command);
-  command->callback([=] { run->run(); });
+  run->parallel.add_tensor(*command);
+  run->parallel.add_wait_limit(*command);
+  command->callback([=] { run->run(*command); });
 }
 
 }  // namespace cli

@@ -39,8 +39,8 @@ struct Generate {
   }
 
   void prepare(const Job& job, const CLI::App& command) const {
-    if (interactive || !record.empty() || file == "-" || batch == "-")
-      throw UsageError("ranks share texts: --interactive, --record and standard input are for one process");
+    if (!record.empty() || file == "-" || batch == "-")
+      throw UsageError("ranks share texts: --record, and - as a file, are for one process");
     if (!batch.empty() && parallel.sequence > 1)
       throw UsageError("--sequence-parallel is for one text; --tensor-parallel computes those of --batch too");
     const std::string& path = batch.empty() ? file : batch;
@@ -57,7 +57,7 @@ struct Generate {
     if (std::filesystem::is_directory(record)) throw UsageError("--record " + record + " is a folder, must be a file");
     if (!job.is_shared()) catch_signals();  // the launcher ends all ranks at once
     const attn::generate::TextGenerator generator(std::move(loaded));
-    if (interactive) return generation.converse(generator);
+    if (interactive) return generation.converse(generator, job.ranks());
     if (!batch.empty())
       return generate_batch(generator, batch, job.is_first() ? out : "", generation.of_batch(), limits);
     if (text.empty() && config.encoder_layers)

@@ -186,16 +186,19 @@ void say_statistics(int64_t prompt_tokens, const attn::generate::Generated& gene
   if (generated.drafted > 0) say("draft tokens: {} of {} accepted\n", generated.accepted, generated.drafted);
 }
 
-void GenerationOptions::converse(const attn::generate::TextGenerator& generator) const {
+void GenerationOptions::converse(const attn::generate::TextGenerator& generator,
+                                 attn::cluster::Communicator& ranks) const {
   const bool terminal = isatty(STDIN_FILENO);
   if (terminal) say("Type the beginning of a text; an empty line or Ctrl-D ends.\n");
-  Lines lines("-");
+  SharedLines lines(ranks);
   std::string line;
   while (!signal_seen()) {
     if (terminal) say("> ");
     if (!lines.next(line) || line.empty()) return;
     try {
       stream(generator, line, false);
+    } catch (const attn::cluster::RanksError&) {
+      throw;
     } catch (const attn::Error& error) {  // a character that the model does not know: the next line may do
       say("attn: {}\n", error.what());
     }

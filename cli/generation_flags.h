@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "attn/cluster.h"
 #include "attn/generate_text.h"
 #include "model_flags.h"
 
@@ -29,8 +30,9 @@ struct GenerationOptions {
   /// `recorder`, if there is one, keeps the attention of the text.
   attn::generate::GeneratedText stream(const attn::generate::TextGenerator& generator, const std::string& prompt,
                                        bool with_statistics, attn::Recorder* recorder = nullptr) const;
-  /// Reads prompts from standard input, line by line, and streams a text for each.
-  void converse(const attn::generate::TextGenerator& generator) const;
+  /// Reads prompts from standard input, line by line, and streams a text for each, the same on all `ranks`.
+  void converse(const attn::generate::TextGenerator& generator,
+                attn::cluster::Communicator& ranks = attn::cluster::one_rank()) const;
 
   /// The options of the answers of a conversation.
   attn::generate::TextOptions of_answers() const;

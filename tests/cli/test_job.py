@@ -15,6 +15,7 @@ import time
 
 import pytest
 from attn import SHAPE, TEXT
+from test_chat import talker
 from test_serve import ask, metric
 
 LAUNCHER = os.environ.get("ATTN_MPIEXEC", "mpirun")
@@ -179,6 +180,45 @@ def test_a_batch_of_texts_over_ranks(job):
     assert (job.folder / "texts.jsonl").read_text() == expected
 
 
+def converse(job, ranks, lines, *arguments, pause=0):
+    """The process of a command that reads `lines` from standard input, and what it writes."""
+    parallel = ["--tensor-parallel", ranks, "--rank-timeout", 2] if ranks > 1 else []
+    launcher = [LAUNCHER, "-n", str(ranks)] if ranks > 1 else []
+    process = subprocess.Popen([*launcher, *job.command(*arguments, *parallel)], cwd=job.folder, env=job.environment,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdin.write(lines[0])
+    process.stdin.flush()
+    time.sleep(pause)
+    return process, *(stream.decode() for stream in process.communicate(b"".join(lines[1:]), timeout=60))
+
+
+def test_a_conversation_of_ranks(job):
+    """Ranks that share the model's layers answer as one process does, and wait for the user without limit."""
+    talker(job)
+    chat = ["chat", "hub", "--temperature", 0, "--max-new-tokens", 6, "--stats", "--system", "Be brief."]
+    lines = [b"Hi\n", b"/retry\nAnd?\n" + 600 * b"long" + b"\n/save talk.txt\n/nonsense\n/undo\n/undo\nHi\n/quit\nx\n"]
+    _, expected, said_by_one = converse(job, 1, lines, *chat)
+    talk = (job.folder / "talk.txt").read_text()
+    (job.folder / "talk.txt").unlink()
+    process, shown, said = converse(job, 2, lines, *chat, pause=5)
+    assert process.returncode == 0 and shown == expected, said
+    assert (job.folder / "talk.txt").read_text() == talk
+    for what in ("attn: ", "tokens/s", "unknown command /nonsense", "a text of 2"):
+        assert said.count(what) == said_by_one.count(what) > 0, said
+    process, shown, said = converse(job, 2, [b"Hi\n", b"\xff\n"], *chat)
+    assert process.returncode == 1 and said.count("attn: ") == 1 and "standard input, line 2" in said
+    assert converse(job, 2, [b"Hi\n"], *chat)[1] == converse(job, 1, [b"Hi\n"], *chat)[1]
+
+
+def test_prompts_of_ranks_line_by_line(job):
+    model = grouped(job)
+    write = ["generate", model, "--interactive", "--temperature", 0, "--max-new-tokens", 5]
+    lines = [b"the cat\n", b"sat on\n\nthe rug\n"]
+    for ranks in (2, 3):
+        process, shown, said = converse(job, ranks, lines, *write)
+        assert process.returncode == 0 and shown == converse(job, 1, lines, *write)[1], said
+
+
 def test_a_server_of_ranks(job):
     """Its texts, clients that leave, and its end; idle ranks are not taken for ranks that hang."""
     model = grouped(job)
@@ -280,7 +320,7 @@ def test_texts_and_losses_of_ranks_that_share_layers(job):
 @pytest.mark.parametrize("ranks, arguments, said", [
     (2, ["generate", "model", "--tensor-parallel", "3"], "--tensor-parallel 3 needs 3 processes, and there are 2"),
     (2, ["generate", "model", "--prompt", "a"], "--tensor-parallel 2 makes them work together"),
-    (2, ["generate", "model", "--interactive", "--tensor-parallel", "2"], "ranks share texts"),
+    (2, ["generate", "model", "--file", "-", "--tensor-parallel", "2"], "ranks share texts: --record, and - as"),
     (2, ["generate", "model", "--batch", "text.txt", "--sequence-parallel", "2"], "is for one text; --tensor-parallel"),
     (2, ["generate", "model", "--num-beams", "2", "--temperature", "0", "--sequence-parallel", "2"], "without beams"),
     (2, ["eval", "model", "-", "--tensor-parallel", "2"], "ranks cannot share standard input"),
