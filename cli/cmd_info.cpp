@@ -120,9 +120,9 @@ std::string heads_of(const attn::models::Config& config) {
   return fmt::format("{} of {} heads", left, all);
 }
 
-/// From the configuration alone: it takes no longer for a large model than for a small one.
-void describe_model(const attn::models::Config& config, const std::string& tokens, int64_t batch,
-                    const Parallel& ranks) {
+/// From the configuration alone: it takes no longer for a large model than for a small one. `training` is in float32,
+/// without recomputation.
+void describe_model(const attn::models::Config& config, const std::string& tokens, const TrainingShape& training) {
   using attn::nn::Precision;
   const attn::models::ParameterCounts counts = attn::models::count_parameters(config);
   row("model", config.model);
@@ -157,19 +157,19 @@ void describe_model(const attn::models::Config& config, const std::string& token
       row("states", fmt::format("{} a text of any length", bytes(static_cast<double>(states))));
   }
   const auto memory = [&](Precision precision, bool recompute) {
-    return memory_of({.config = config,
-                      .precision = precision,
-                      .batch = batch,
-                      .length = config.context,
-                      .recompute = recompute,
-                      .ranks = ranks.shape()});
+    TrainingShape other = training;
+    other.precision = precision;
+    other.recompute = recompute;
+    return memory_of(other);
   };
+  const attn::cluster::GridShape& grid = training.ranks;
+  const int ranks = grid.data * grid.sequence * grid.tensor;
   for (const auto& [name, precision] :
        {std::pair("float32", Precision::float32), std::pair("bfloat16", Precision::bfloat16)})
     row(fmt::format("training, {}", name).c_str(),
         fmt::format("{}; {} with --recompute (batches of {}{})", bytes(memory(precision, false).total()),
-                    bytes(memory(precision, true).total()), batch,
-                    ranks.ranks() > 1 ? fmt::format(", each of {} ranks", ranks.ranks()) : ""));
+                    bytes(memory(precision, true).total()), training.batch,
+                    ranks > 1 ? fmt::format(", each of {} ranks", ranks) : ""));
   row("  of that, float32", describe(memory(Precision::float32, false)));
   row("  with --recompute", describe(memory(Precision::float32, true)));
   list_parameters(config);
@@ -207,10 +207,16 @@ struct Info {
     attn::models::check(shape);
     attn::models::check_tensor_ranks(shape, parallel.shape().tensor);
     attn::models::check_sequence_ranks(shape, parallel.shape().sequence);
+    const TrainingShape training = {.config = shape,
+                                    .batch = batch,
+                                    .length = shape.context,
+                                    .ranks = parallel.shape(),
+                                    .schedule = parallel.schedule};
+    memory_of(training);  // throws where the ranks cannot have the schedule
     describe_machine();
     fmt::print("\n");
     if (!where.empty()) row("directory", where);
-    describe_model(shape, tokens, batch, parallel);
+    describe_model(shape, tokens, training);
   }
 };
 
@@ -228,6 +234,7 @@ void add_info(CLI::App& app) {
       ->check(whole(1, 1 << 20));
   run->parallel.add_data(*command);
   run->parallel.add_sequence(*command);
+  run->parallel.add_schedule(*command);
   run->parallel.add_tensor(*command);
   run->config.add(*command);
   command->callback([=] { run->run(); });

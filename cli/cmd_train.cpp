@@ -134,6 +134,7 @@ TrainingShape shape_of(const Settings& settings, const attn::models::Config& con
           .recompute = settings.options.recompute,
           .trains = trained_by(settings.tune, config),
           .ranks = job.grid().shape(),
+          .schedule = settings.parallel.schedule,
           .on_machine = job.on_machine()};
 }
 

@@ -27,7 +27,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kModule = "attn_mpi.so";
-constexpr const char* kAuto = "auto";
 constexpr double kWaitLimit = 1800;  // seconds, as torch.distributed has it
 
 /// What CLI11 says of a name; nothing if it is right.

@@ -25,6 +25,9 @@ Launched launched();
 /// A launcher kills all processes once one has failed. The other ranks wait here, so that rank 0 can write the message.
 void wait_for_first_rank();
 
+/// The name of a --sequence-schedule that is measured.
+inline constexpr const char* kAuto = "auto";
+
 /// What ranks share, as --data-parallel and the like say it; 0 where an option is not given.
 struct Parallel {
   int64_t data = 0, sequence = 0, tensor = 0;

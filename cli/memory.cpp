@@ -2,7 +2,12 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <vector>
+
+#include "attn/models_ranks.h"
 #include "commands.h"
+#include "job.h"
 #include "numbers.h"
 #include "output.h"
 
@@ -39,6 +44,18 @@ std::string what_fits(const TrainingShape& shape, double bytes) {
   return "Not even --batch 1 --recompute fits: take a smaller model or --context";
 }
 
+/// For one sequence.
+double exchange_bytes(const TrainingShape& shape) {
+  using attn::cluster::Schedule;
+  std::vector<Schedule> schedules = {Schedule::ring, Schedule::gather, Schedule::heads()};
+  if (shape.schedule != kAuto) schedules = {Schedule::named(shape.schedule)};
+  const attn::DType dtype = attn::nn::Parameters({.precision = shape.precision}).dtype();
+  double most = 0;
+  for (const Schedule& schedule : schedules)
+    most = std::max(most, attn::models::exchange_bytes(shape.config, shape.length, dtype, shape.ranks, schedule));
+  return most;
+}
+
 }  // namespace
 
 attn::models::TrainingMemory memory_of(const TrainingShape& shape) {
@@ -51,6 +68,7 @@ attn::models::TrainingMemory memory_of(const TrainingShape& shape) {
   memory.moments /= replicas;
   for (double* bytes : {&memory.activations, &memory.validation})
     *bytes *= 0.25 + 0.75 / parts;  // of a block's results a quarter is what all ranks have
+  memory.activations += static_cast<double>(shape.batch) * exchange_bytes(shape);
   return memory;
 }
 

@@ -19,6 +19,7 @@ struct TrainingShape {
   bool recompute = false;
   std::function<bool(std::string_view)> trains = {};  ///< null: all parameters
   attn::cluster::GridShape ranks = {.data = 1};       ///< what they share; no extent is 0
+  std::string schedule = "ring";                      ///< by which they exchange keys; auto: of those the largest
   int64_t on_machine = 1;                             ///< of all ranks: they share its memory
 };
 

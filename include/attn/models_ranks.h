@@ -36,5 +36,12 @@ Batch shard_of(const Batch& batch, const autograd::SharedSequence& sequence);
 cluster::Schedule choose_schedule(const Config& config, int64_t tokens, DType dtype, const cluster::RankGrid& grid,
                                   bool backward);
 
+/// Bytes that ranks which share sequences need beyond their own tokens' arrays, for each sequence of `tokens` that they
+/// train on at once: keys and values of other ranks and gradients on their way, of one layer at a time. An upper bound,
+/// reached by a rank that attends to all tokens before its own. `dtype` is the type of the computation. Throws Error if
+/// the schedule's groups do not divide the ranks.
+double exchange_bytes(const Config& config, int64_t tokens, DType dtype, const cluster::GridShape& ranks,
+                      const cluster::Schedule& schedule);
+
 }  // namespace attn::models
 #pragma GCC visibility pop

@@ -1,6 +1,10 @@
 // Ranks that share the sequences of a model.
 #include "attn/models_ranks.h"
 
+#include <algorithm>
+#include <cmath>
+#include <string>
+
 #include "core/checker.h"
 #include "models/shape.h"
 
@@ -19,10 +23,10 @@ AttentionOptions longest_attention(const Config& config) {
   return options;
 }
 
-/// The first layer's attention on this rank.
-cluster::ClusterShape shape_on(const cluster::Communicator& tensor_ranks, const Config& config, DType dtype) {
+/// The first layer's attention on one of the ranks that share layers. The first has the most heads.
+cluster::ClusterShape shape_on(int rank, int tensor_ranks, const Config& config, DType dtype) {
   const LayerShape whole = attention_shape(config);
-  const nn::HeadShare own = nn::share_of_heads(whole.heads, whole.kv_heads, tensor_ranks.rank(), tensor_ranks.size());
+  const nn::HeadShare own = nn::share_of_heads(whole.heads, whole.kv_heads, rank, tensor_ranks);
   return {.B = 1,
           .H = own.heads.count(),
           .Hk = own.kv_heads.count(),
@@ -68,11 +72,31 @@ cluster::Schedule choose_schedule(const Config& config, int64_t tokens, DType dt
                                   bool backward) {
   check_sequence_ranks(config, grid.shape().sequence);
   if (grid.shape().sequence == 1) return cluster::Schedule::ring;
-  const cluster::ClusterShape shape = shape_on(grid.tensor(), config, dtype);
+  const cluster::ClusterShape shape = shape_on(grid.tensor().rank(), grid.tensor().size(), config, dtype);
   const cluster::ClusterCosts costs = cluster::measure_costs(grid.sequence(), shape);
   const cluster::Placement placement = placement_for(config, tokens, grid.shape().sequence);
   const cluster::Schedule mine = cluster::choose(placement, shape, costs, longest_attention(config), backward);
   return cluster::gather(grid.all(), std::vector<cluster::Schedule>{mine}).front().front();
+}
+
+double exchange_bytes(const Config& config, int64_t tokens, DType dtype, const cluster::GridShape& ranks,
+                      const cluster::Schedule& schedule) {
+  const int64_t R = ranks.sequence, members = schedule.heads_group ? schedule.heads_group : R;
+  if (members > R || R % members != 0)
+    throw Error("exchange_bytes", {"the schedule has groups of " + std::to_string(members) +
+                                   " ranks, must divide the " + std::to_string(R) + " ranks"});
+  if (R == 1) return 0;
+  const cluster::ClusterShape shape = shape_on(0, ranks.tensor, config, dtype);
+  const auto wide = [](int64_t count) { return static_cast<double>(count); };
+  const double shard = std::ceil(wide(tokens) / wide(R)), element = wide(size_of(dtype)), sum = std::max(element, 4.0);
+  const double queries = shard * wide(shape.H * shape.D), outputs = shard * wide(shape.H * shape.Dv),
+               keys = shard * wide(shape.Hk * (shape.D + shape.Dv));
+  // Shards of keys that wait, and sums of their gradients that go and come in two steps.
+  const double others = wide(R / members - 1), waiting = schedule.keys == cluster::Schedule::Keys::gather ? others : 2;
+  double bytes = keys * (std::min(waiting, others) * element + 2 * std::min(2.0, others) * sum);
+  if (members > 1)  // q, k, v, out, dout, lse, dq, dk and dv of other tokens and fewer heads
+    bytes += (queries + keys) * (element + sum) + outputs * 2 * element + shard * wide(shape.H) * sum;
+  return bytes;
 }
 
 }  // namespace attn::models

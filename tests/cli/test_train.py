@@ -165,6 +165,11 @@ def test_info_needs_no_memory_of_the_model(attn):
     shared, said = gigabytes("--data-parallel", 2, "--sequence-parallel", 2, "--tensor-parallel", 4)
     refused = attn.run("info", *llama.split(), "--tensor-parallel", 64, status=1).stderr
     assert "64 ranks cannot share the 32 heads" in refused
+    by_ring, at_once, unknown = (gigabytes("--sequence-parallel", 16, "--sequence-schedule", name)[0]
+                                 for name in ("ring", "gather", "auto"))
+    assert by_ring < at_once == unknown
+    done = attn.run("info", *llama.split(), "--sequence-parallel", 4, "--sequence-schedule", "heads:3", status=1)
+    assert "groups of 3 ranks, must divide the 4 ranks" in done.stderr and not done.stdout
     refused = attn.run("info", "--model", "encoder", "--sequence-parallel", 2, status=1).stderr
     assert "ranks share the sequences of models that predict tokens" in refused
     assert "each of 16 ranks" in said and shared < alone / 4, (alone, shared)

@@ -128,6 +128,37 @@ TEST(ClusterSequences, ChooseASchedule) {
   EXPECT_NE(error.find("attention alone"), std::string::npos) << error;
 }
 
+/// The keys of explain(), and gradients of keys: of two steps, those that go and those that come.
+TEST(ClusterSequences, ExchangeBytesAreThoseOfThePlan) {
+  models::Config config = config_of("llama");
+  config.embed_dim = 128;
+  config.heads = 8;
+  config.kv_heads = 4;
+  const int64_t tokens = 4096, D = 16;
+  const cluster::ClusterShape shape = {.H = 8, .Hk = 4, .D = D, .Dv = D, .dtype = DType::bfloat16};
+  const auto exchange_bytes = [&](const cluster::GridShape& ranks, const cluster::Schedule& schedule) {
+    return models::exchange_bytes(config, tokens, DType::bfloat16, ranks, schedule);
+  };
+  for (const int ranks : {2, 4}) {
+    const cluster::GridShape grid = {.data = 1, .sequence = ranks};
+    const cluster::Placement placement = models::placement_for(config, tokens, ranks);
+    const double gradients = 4.0 * 2 * 2 * D * 4 * (tokens / ranks);
+    for (const cluster::Schedule& schedule : {cluster::Schedule::ring, cluster::Schedule::gather,
+                                              cluster::Schedule::heads(2), cluster::Schedule::heads()}) {
+      const double keys = static_cast<double>(cluster::explain(placement, shape, {}, true, schedule).buffer_bytes);
+      const double steps = std::min(2, ranks / std::max(1, schedule.heads_group ? schedule.heads_group : ranks) - 1);
+      EXPECT_EQ(exchange_bytes(grid, schedule), keys + steps * gradients) << ranks << " " << schedule.name();
+    }
+    EXPECT_EQ(exchange_bytes({.data = 1, .sequence = ranks, .tensor = 2}, cluster::Schedule::ring),
+              exchange_bytes(grid, cluster::Schedule::ring) / 2);
+  }
+  EXPECT_EQ(exchange_bytes({.data = 4}, cluster::Schedule::gather), 0);
+  EXPECT_NE(error_of([&] {
+              exchange_bytes({.data = 1, .sequence = 4}, cluster::Schedule::heads(3));
+            }).find("groups of 3 ranks, must divide the 4 ranks"),
+            std::string::npos);
+}
+
 // -------------------------------------------------------------------------------------------------------------- errors
 
 std::string error_of_training(const models::Config& config, const Dataset& data) {
