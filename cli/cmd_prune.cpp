@@ -10,6 +10,7 @@
 #include "attn/train_prune.h"
 #include "commands.h"
 #include "config_flags.h"
+#include "model_flags.h"
 #include "numbers.h"
 #include "options.h"
 #include "output.h"
@@ -212,6 +213,8 @@ struct Prune {
     const Settings trained = settings();
     attn::models::Config config = model.config();
     const Prepared prepared = prepare(trained, config, seed, directory);
+    ContextOption::say_truncated(prepared.truncated, prepared.rows,
+                                 trained.max_length ? trained.max_length : config.context, "");
     catch_signals();
 
     attn::train::PruneOptions how = options(trained, count);

@@ -13,25 +13,25 @@ using attn::generate::WrittenText;
 using Lock = std::unique_lock<std::mutex>;
 using Json = nlohmann::ordered_json;
 
-constexpr std::chrono::seconds kSilence{1};  // after which ranks that wait for a step hear that there is none
+constexpr std::chrono::seconds kSilence{1};  // after which rank 0 sends that there is no step
 
-/// What happens before a step. Rank 0 says it to the others.
+/// What happens before a step. Rank 0 sends it to the others.
 struct StepNews {
   std::vector<std::string> begun = {};  ///< sources of texts
   std::vector<int64_t> cancelled = {};  ///< requests
   bool ended = false;
 };
 
-void tell(attn::cluster::Communicator& ranks, const StepNews& news) {
+void send(attn::cluster::Communicator& ranks, const StepNews& news) {
   if (ranks.size() > 1)
     attn::cluster::gather(ranks,
                           Json{{"begun", news.begun}, {"cancelled", news.cancelled}, {"ended", news.ended}}.dump());
 }
 
-StepNews hear(attn::cluster::Communicator& ranks) {
-  const Json said = Json::parse(attn::cluster::gather(ranks, std::string()).front());
-  return {said.at("begun").get<std::vector<std::string>>(), said.at("cancelled").get<std::vector<int64_t>>(),
-          said.at("ended").get<bool>()};
+StepNews receive(attn::cluster::Communicator& ranks) {
+  const Json news = Json::parse(attn::cluster::gather(ranks, std::string()).front());
+  return {news.at("begun").get<std::vector<std::string>>(), news.at("cancelled").get<std::vector<int64_t>>(),
+          news.at("ended").get<bool>()};
 }
 
 }  // namespace
@@ -127,7 +127,7 @@ void Engine::fail(const std::string& reason) {
   on_failure_();
 }
 
-/// Waits until there is work, or ranks that wait must hear that there is none. False after the end.
+/// Waits until there is work, or until rank 0 has to send that there is none. False after the end.
 bool Engine::take_added() {
   Lock lock(mutex_);
   const auto has_work = [&] { return ended_ || !added_.empty() || batcher_.batcher().requests() > 0; };
@@ -142,13 +142,13 @@ void Engine::run() {
   while (take_added()) {
     StepNews news{.cancelled = overdue()};
     for (const std::shared_ptr<TextJob>& job : taken_) news.begun.push_back(job->input_.source);
-    tell(ranks_, news);
+    send(ranks_, news);
     for (const int64_t request : news.cancelled) batcher_.cancel(request);
     for (const std::shared_ptr<TextJob>& job : taken_) begin(job);
     taken_.clear();
     step();
   }
-  tell(ranks_, {.ended = true});
+  send(ranks_, {.ended = true});
 }
 
 void follow_engine(const attn::generate::TextGenerator& generator, const attn::generate::BatcherOptions& limits,
@@ -156,7 +156,7 @@ void follow_engine(const attn::generate::TextGenerator& generator, const attn::g
                    const std::function<TextInput(const std::string& source)>& read) {
   attn::generate::TextBatcher batcher(generator, limits);
   attn::cluster::on_all_ranks(ranks, "serve", [&] {
-    for (StepNews news = hear(ranks); !news.ended; news = hear(ranks)) {
+    for (StepNews news = receive(ranks); !news.ended; news = receive(ranks)) {
       for (const int64_t request : news.cancelled) batcher.cancel(request);
       for (const std::string& source : news.begun) {
         const TextInput input = read(source);

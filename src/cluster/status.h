@@ -1,5 +1,5 @@
 // What the ranks say to each other before and between calls: the first message of every call of all ranks is a Status,
-// so that a rank that refuses is heard wherever the others are.
+// so that a refusal reaches the other ranks wherever they are.
 #pragma once
 
 #include <string>

@@ -281,7 +281,7 @@ void Checkpoints::save(int64_t step, std::span<const io::NamedTensor> tensors, c
   Manifest manifest;
   try {
     manifest = read_manifest(directory_);
-  } catch (const Error&) {  // a new one is begun; this one may tell somebody something
+  } catch (const Error&) {  // a new one is begun, and this one is kept
     std::string aside = std::string(kManifest) + ".damaged";
     while (is_there(aside)) aside += ".damaged";
     std::error_code failed;

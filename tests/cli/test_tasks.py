@@ -119,6 +119,8 @@ def test_truncated_rows_are_counted(attn, bert):
         attn.run("train", rows, "--task", task, "--tokens", "words", *small, *short)
         said = attn.run("eval", "model", rows).stderr
         assert "attn: 3 of 20 texts were cut to 8 tokens\n" in said, (task, said)
+    said = attn.run("prune", "model", "--heads", 1, "--out", "pruned").stderr
+    assert "attn: 3 of 20 texts were cut to 8 tokens\n" in said, said
 
 
 def test_masked_language_model(attn, bert):
