@@ -1,14 +1,12 @@
 """Mixers at 4,096 tokens: loss at equal tokens and at equal time, and recall of a repeated text."""
 
-import pathlib
-import random
-import re
 from statistics import median
 
 from benchmarks.programs import with_range
 
 from . import plots
 from .laboratory import SEEDS, Laboratory, Page, Row
+from .recall import Recall, saved
 
 SHAPE = "--layers 2 --embed-dim 128 --heads 2 --positions rope --bias false --learning-rate 0.003"
 MIXERS = {
@@ -25,27 +23,11 @@ DENSE = next(iter(MIXERS))
 PASSAGE, READ, UPDATES = 512, 2048, 300  # characters of a passage that is repeated, and of a sequence of them; updates
 
 
-def passages(text: str, length: int, count: int, copies: int, seed: int) -> str:
-    """Random passages of a text, each so many times one after the other."""
-    draw = random.Random(seed)
-    starts = (draw.randrange(len(text) - length) for _ in range(count))
-    return "".join(text[start:start + length] * copies for start in starts)
-
-
-def write_passages(folder: pathlib.Path, text: str, length: int, count: int) -> None:
-    """repeated.txt to train on, and of a later part of the text twice.txt and once.txt, the same passages."""
-    later = int(0.9 * len(text))
-    (folder / "repeated.txt").write_text(passages(text[:later], length, count, 2, 1))
-    for name, copies in (("twice", 2), ("once", 1)):
-        (folder / f"{name}.txt").write_text(passages(text[later:], length, count // 20, copies, 2))
-
-
 def run(lab: Laboratory) -> Page:
     length, tokens = (64, 1280) if lab.quick else (4096, 393_216)
-    passage, read, updates = (16, 64, 2) if lab.quick else (PASSAGE, READ, UPDATES)
+    recall = Recall(lab, 16, 64, 2, 2) if lab.quick else Recall(lab, PASSAGE, READ, 2, UPDATES)
     sizes = {"window": 8, "block": 8} if lab.quick else {"window": 256, "block": 64}
     seeds = SEEDS[:1] if lab.quick else SEEDS
-    write_passages(lab.folder, (lab.folder / lab.text()).read_text(), passage, 60 if lab.quick else 2000)
 
     def model(mixer: str) -> str:
         return f"{SHAPE} {MIXERS[mixer].format(**sizes)}"
@@ -55,15 +37,6 @@ def run(lab: Laboratory) -> Page:
                          f"--seeds {repeats} {model(mixer)}")
         return [row | {"table": table, "mixer": mixer, "seen": count} for row in rows]
 
-    def read_loss(file: str) -> float:
-        return float(re.search(r"loss ([0-9.]+)", lab.attn(f"eval recall {file} --context {read}").stdout)[1])
-
-    def recall(mixer: str) -> list[Row]:
-        lab.attn(f"train repeated.txt --tokens bytes --out recall --overwrite --context {read} --batch 2 --seed 1 "
-                 f"--steps {updates} --eval-every 0 {model(mixer)}")
-        first = read_loss("once.txt")
-        return [{"table": "recall", "mixer": mixer, "first": first, "second": 2 * read_loss("twice.txt") - first}]
-
     rows = lab.measured([(f"{mixer}, equal tokens",
                           lambda mixer=mixer: language("equal tokens", mixer, tokens, len(seeds))) for mixer in MIXERS])
     time = {mixer: median(row["time"] for row in rows if row["mixer"] == mixer) for mixer in MIXERS}
@@ -71,11 +44,13 @@ def run(lab: Laboratory) -> Page:
     rows += lab.measured([(f"{mixer}, equal time",
                            lambda mixer=mixer: language("equal time", mixer, max(length, seen[mixer]), 1))
                           for mixer in seen])
-    rows += lab.measured([(f"{mixer}, recall", lambda mixer=mixer: recall(mixer)) for mixer in MIXERS])
-    return page(lab, length, tokens, (passage, read, updates), sizes, rows)
+    rows += lab.measured([(f"{mixer}, recall",
+                           lambda mixer=mixer: [{"table": "recall", "mixer": mixer} | recall.measure(model(mixer))])
+                          for mixer in MIXERS])
+    return page(lab, length, tokens, recall, sizes, rows)
 
 
-def page(lab: Laboratory, length, tokens, repeats, sizes, rows) -> Page:
+def page(lab: Laboratory, length, tokens, recall, sizes, rows) -> Page:
     def of(table: str, mixer: str) -> list[Row]:
         return [row for row in rows if row["table"] == table and row["mixer"] == mixer]
 
@@ -88,15 +63,11 @@ def page(lab: Laboratory, length, tokens, repeats, sizes, rows) -> Page:
     def time(mixer: str) -> float:
         return median(row["time"] for row in of("equal tokens", mixer))
 
-    def saved(mixer: str) -> str:
-        """Of the loss on a first copy, on the second."""
-        return f"{max(0, 100 * (1 - copies[mixer]['second'] / copies[mixer]['first'])):.0f} %"
-
     def against_dense(mixer: str) -> str:
         nats = median(losses("equal tokens", mixer)) - median(losses("equal tokens", DENSE))
-        return f"{mixer} ends {abs(nats):.3f} nats {'above' if nats > 0 else 'below'} it and saves {saved(mixer)}"
+        return (f"{mixer} ends {abs(nats):.3f} nats {'above' if nats > 0 else 'below'} it and saves "
+                f"{saved(copies[mixer])}")
 
-    passage, read, updates = repeats
     copies = {mixer: of("recall", mixer)[0] for mixer in MIXERS}
     page = Page(lab, f"Mixers at {length:,} tokens", (
         "In dense attention every token looks at all earlier ones, so that its work grows with the square of the "
@@ -105,7 +76,7 @@ def page(lab: Laboratory, length, tokens, repeats, sizes, rows) -> Page:
         "time, and whether they can still repeat what is far back in the text."))
     page.section("Question", (
         f"Which mixer has the lowest loss at {length:,} tokens for the same tokens and for the same time, and which "
-        f"of them recall a text of {passage} characters?"))
+        f"of them recall a text of {recall.passage} characters?"))
     page.add("Texts on efficient attention say that sparse, low-rank and linear attention approximate dense attention "
              "at a linear cost, and that hybrids with a few dense layers keep its quality.")
     page.section("Prediction, written before the run", (
@@ -125,9 +96,10 @@ def page(lab: Laboratory, length, tokens, repeats, sizes, rows) -> Page:
         "equal time, each mixer sees as many tokens as the time of dense attention allows it (seed 1). Mixers are "
         "taken as they are published: the gated delta net has its convolution and gates. Transformer-XL is a "
         "[layer](../low-rank-and-memory.md) and not a mixer of `attn`, and is not here."), (
-        f"Recall: random passages of {passage} characters, each followed by itself, in sequences of {read:,}, "
-        f"{updates} updates (seed 1). All passages to read are from the last tenth of the text. The loss on passages "
-        "without copies is that of the first copy; the second copy has what remains of the loss on both."))
+        f"Recall: random passages of {recall.passage} characters, each followed by itself, in sequences of "
+        f"{recall.read:,}, {recall.updates} updates (seed 1). All passages to read are from the last tenth of the "
+        "text. The loss on passages without copies is that of the first copy; the second copy has what remains of the "
+        "loss on both."))
     page.section("Result", "Language modelling:")
     page.table([{"mixer": mixer, "parameters": f"{of('equal tokens', mixer)[0]['parameters']:,}",
                  "us a token": f"{time(mixer):.0f}",
@@ -136,7 +108,7 @@ def page(lab: Laboratory, length, tokens, repeats, sizes, rows) -> Page:
                  "loss, equal time": f"{in_time(mixer)[0]:.3f}"} for mixer in MIXERS])
     page.add("Recall, nats a character:")
     page.table([{"mixer": mixer, "first copy": f"{row['first']:.3f}", "second copy": f"{row['second']:.3f}",
-                 "saved": saved(mixer)} for mixer, row in copies.items()])
+                 "saved": saved(row)} for mixer, row in copies.items()])
     figure, (left, right) = plots.panels(2, 4)
     for axis, x, label in ((left, time, "us a token"),
                            (right, lambda mixer: copies[mixer]["second"], "nats a character of a second copy")):
@@ -154,6 +126,6 @@ def page(lab: Laboratory, length, tokens, repeats, sizes, rows) -> Page:
         f"{time(DENSE) / time(fastest):.1f} times as long as one of {fastest}."), (
         "A second copy, from best to worst: " + ranking(lambda mixer: copies[mixer]["second"]) + "."), (
         "Each mixer against dense attention, which saves "
-        f"{saved(DENSE)} of the loss on a second copy, at equal tokens: "
+        f"{saved(copies[DENSE])} of the loss on a second copy, at equal tokens: "
         + "; ".join(against_dense(mixer) for mixer in MIXERS if mixer != DENSE) + "."))
     return page
