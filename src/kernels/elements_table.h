@@ -23,7 +23,7 @@ struct Rows {
 };
 
 /// The values are those of attn::ops::Activation.
-enum Function : int { kRelu = 0, kGelu = 1, kGeluTanh = 2, kSilu = 3, kTanh = 4 };
+enum Function : int { kNoFunction = -1, kRelu = 0, kGelu = 1, kGeluTanh = 2, kSilu = 3, kTanh = 4 };
 
 struct ActivateArgs {
   int function;

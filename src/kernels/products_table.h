@@ -7,6 +7,7 @@
 // everything else to its element only.
 #pragma once
 
+#include "kernels/elements_table.h"
 #include "kernels/table.h"
 
 namespace attn::kernels {
@@ -38,6 +39,7 @@ struct ProductArgs {
   const void* packed_b;  // should stay in the second-level cache while the panels of a pass by
   int parts;
   ProductResult result;  // of float32 or the type of a and b
+  int activation;        // a Function of the results, after they have been rounded; kNoFunction but for bfloat16
 };
 
 struct ProductKernels {

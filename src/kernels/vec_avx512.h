@@ -122,9 +122,8 @@ struct F32 {
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(x, 16), _mm512_set1_epi32(1));
     const __m512i rounded = _mm512_add_epi32(x, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
     const __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
-    const __m512i quiet = _mm512_or_si512(x, _mm512_set1_epi32(0x400000));
-    const __m512i out = _mm512_srli_epi32(_mm512_mask_blend_epi32(nan, rounded, quiet), 16);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(out));
+    const __m512i out = _mm512_mask_or_epi32(rounded, nan, x, _mm512_set1_epi32(0x400000));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(out, 16)));
   }
   static void store_f16(uint16_t* p, Reg a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));

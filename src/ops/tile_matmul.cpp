@@ -179,6 +179,9 @@ class TileMatmul {
     }
     const int64_t in_place = std::clamp<int64_t>(part.in_place - row, 0, rows);
     const int64_t packed_row = std::max<int64_t>(row - part.in_place, 0);
+    const bool is_last = part.term + terms == a_.terms;
+    const bool in_registers =
+        is_last && options_.activation && a_.type == kernels::kBfloat16 && c_.dtype == DType::bfloat16;
     const kernels::Entered entered(k_);
     k_.multiply({.a = a,
                  .b = b,
@@ -186,8 +189,9 @@ class TileMatmul {
                  .packed_a = part.packed_a + k_.bytes(packed_row, terms, parts_),
                  .packed_b = packed_b,
                  .parts = parts_,
-                 .result = result});
-    if (part.term + terms == a_.terms) activate_block(c_, options_, {part.row + row, rows, column, columns});
+                 .result = result,
+                 .activation = in_registers ? static_cast<int>(*options_.activation) : kernels::kNoFunction});
+    if (is_last && !in_registers) activate_block(c_, options_, {part.row + row, rows, column, columns});
   }
 
   const ProductKernels& k_;
