@@ -13,7 +13,7 @@ CHARACTERS = 1_000_000  # of the passages to train on, without their copies
 class Recall:
     """Passages of Tiny Shakespeare, each twice. A model reads those of the last tenth of the text and trains on those
     of the rest. On passages without copies it has the loss of a first copy; the second has what remains of the loss
-    on both."""
+    on both. That is so for long passages: a model that expects short ones to return is surprised where none does."""
 
     lab: Laboratory
     passage: int  # characters
