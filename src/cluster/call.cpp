@@ -146,14 +146,6 @@ std::vector<RankNode> nodes_of_rank(const Placement& queries, int rank, const st
 
 // ---------------------------------------------------------------------------------------------- pairs of chunks
 
-void check_groups(Checker& checker, Schedule schedule, int ranks) {
-  const int group = group_size(schedule, ranks);
-  checker.require(group >= 1 && ranks % group == 0, [&] {
-    return "the schedule has groups of " + std::to_string(group) + " ranks, must divide the " + std::to_string(ranks) +
-           " ranks";
-  });
-}
-
 std::unique_ptr<Transfer> start(Communicator& ranks, std::vector<Message> sent, std::vector<Message> received,
                                 int tag) {
   for (std::vector<Message>* messages : {&sent, &received})

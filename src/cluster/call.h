@@ -80,7 +80,13 @@ AttentionOptions pair_options(const Whole& whole, const AttentionOptions& rows, 
 /// The ranks of a group: 1 where heads are not exchanged.
 inline int group_size(Schedule schedule, int ranks) { return schedule.heads_group == 0 ? ranks : schedule.heads_group; }
 
-void check_groups(Checker& checker, Schedule schedule, int ranks);
+inline void check_groups(Checker& checker, Schedule schedule, int ranks) {
+  const int group = group_size(schedule, ranks);
+  checker.require(group >= 1 && ranks % group == 0, [&] {
+    return "the schedule has groups of " + std::to_string(group) + " ranks, must divide the " + std::to_string(ranks) +
+           " ranks";
+  });
+}
 
 /// True if a view is given. On a rank without tokens it has no data, but its shape.
 template <class Pointer, int Rank>

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "cluster/call.h"
 #include "core/checker.h"
 #include "models/shape.h"
 
@@ -81,10 +82,10 @@ cluster::Schedule choose_schedule(const Config& config, int64_t tokens, DType dt
 
 double exchange_bytes(const Config& config, int64_t tokens, DType dtype, const cluster::GridShape& ranks,
                       const cluster::Schedule& schedule) {
-  const int64_t R = ranks.sequence, members = schedule.heads_group ? schedule.heads_group : R;
-  if (members > R || R % members != 0)
-    throw Error("exchange_bytes", {"the schedule has groups of " + std::to_string(members) +
-                                   " ranks, must divide the " + std::to_string(R) + " ranks"});
+  const int R = ranks.sequence, members = cluster::group_size(schedule, R);
+  Checker checker("exchange_bytes");
+  cluster::check_groups(checker, schedule, R);
+  checker.done();
   if (R == 1) return 0;
   const cluster::ClusterShape shape = shape_on(0, ranks.tensor, config, dtype);
   const auto wide = [](int64_t count) { return static_cast<double>(count); };
