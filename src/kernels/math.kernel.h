@@ -25,7 +25,7 @@
 namespace attn::kernels {
 namespace {
 
-/// The last places of a function: those of the type, or as many as a result that is rounded to 16 bits needs.
+/// How exact a function is: as its type allows, or as a result that is rounded to 16 bits needs.
 enum class Places { all, sixteen_bits };
 
 template <class V>

@@ -39,7 +39,7 @@ struct ProductArgs {
   const void* packed_b;  // should stay in the second-level cache while the panels of a pass by
   int parts;
   ProductResult result;  // of float32 or the type of a and b
-  int activation;        // a Function of the results, after they have been rounded; kNoFunction but for bfloat16
+  int activation;        // a Function, applied to rounded results of bfloat16; kNoFunction for other types
 };
 
 struct ProductKernels {
