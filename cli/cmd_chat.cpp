@@ -90,7 +90,8 @@ struct Chat {
       statistics = !statistics;
       return;
     }
-    if (name == "/save" && line.size() > 6) {
+    if (name == "/save") {
+      if (line.size() <= 6) return say("attn: /save needs a file, as in /save talk.txt\n");
       if (job.is_first()) save(conversation, line.substr(6));
       return;
     }

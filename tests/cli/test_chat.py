@@ -27,7 +27,7 @@ def test_a_conversation(attn):
     talker(attn)
     fixed = ("--temperature", 0, "--max-new-tokens", 6)
     lines = ("Hi\nAnd?\n/retry\n/save talk.txt\n/undo\n/save shorter.txt\n/clear\n/save none.txt\n/nonsense\n/help\n"
-             "/quit\nx\n")
+             "/save\n/save \n/quit\nx\n")
     done = attn.run("chat", "hub", *fixed, "--stats", "--system", "Be brief.", stdin=lines)
     saved = (attn.folder / "talk.txt").read_text()
     roles = ["system", "user", "assistant", "user", "assistant"]
@@ -35,6 +35,7 @@ def test_a_conversation(attn):
     assert "user: And?" not in (attn.folder / "shorter.txt").read_text()
     assert (attn.folder / "none.txt").read_text() == "system: Be brief.\n\n"
     assert done.stderr.count("tokens/s") == 2 * 3 and "unknown command /nonsense" in done.stderr
+    assert done.stderr.count("/save needs a file") == 2
     assert "/retry   answers the last message once more" in done.stderr
     once = attn.run("chat", "hub", *fixed, "--system", "Be brief.", "--message", "Hi").stdout
     assert done.stdout.startswith(once)
