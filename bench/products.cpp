@@ -26,13 +26,16 @@ using attn::View;
 
 constexpr double kSeconds = 1;  // for each row, unless --seconds says otherwise
 
-/// c [M, N] = a [M, K] b [K, N], as the three products of a linear layer store their factors.
+/// c [M, N] = a [M, K] b [K, N], as the three products of a linear layer store their factors; or its gelu.
 struct Form {
   const char* name;
-  bool packed, a_by_columns, b_by_columns;
+  bool packed, a_by_columns, b_by_columns, gelu = false;
 };
-constexpr Form kPacked = {"x W^T, packed", true, false, true}, kForward = {"x W^T", false, false, true},
-               kInput = {"dy W", false, false, false}, kWeight = {"dy^T x", false, true, false};
+constexpr Form kPacked = {"x W^T, packed", true, false, true};
+constexpr Form kGelu = {"gelu(x W^T), packed", true, false, true, true};
+constexpr Form kForward = {"x W^T", false, false, true};
+constexpr Form kInput = {"dy W", false, false, false};
+constexpr Form kWeight = {"dy^T x", false, true, false};
 
 struct Product {
   Form form;
@@ -79,7 +82,15 @@ class OneDnn {
       : a_(describe(p.left(nullptr))),
         b_(describe(p.right(nullptr))),
         c_(describe(p.out(nullptr))),
-        product_({{a_, b_, c_}, engine()}) {}
+        product_({{a_, b_, c_}, after(p.form), engine()}) {}
+
+  static dnnl::primitive_attr after(const Form& form) {
+    dnnl::primitive_attr attributes;
+    dnnl::post_ops operations;
+    if (form.gelu) operations.append_eltwise(1, dnnl::algorithm::eltwise_gelu_erf, 0, 0);
+    attributes.set_post_ops(operations);
+    return attributes;
+  }
 
   static dnnl::engine& engine() {
     static dnnl::engine cpu(dnnl::engine::kind::cpu, 0);
@@ -104,7 +115,7 @@ double at(const ConstView<2>& x, int64_t row, int64_t column) {
   return number_at(x.data, x.dtype, row * x.stride[0] + column * x.stride[1]);
 }
 
-/// max |c - sum in float64| / max |sum|, of some rows and columns.
+/// max |c - expected| / max |expected|, of some rows and columns; sums and their gelu are computed in float64.
 double error_of(const Product& product, const void* a, const void* b, void* c) {
   const ConstView<2> left = product.left(a), right = product.right(b), out = product.out(c);
   const int64_t down = std::max<int64_t>(1, product.M / 17), across = std::max<int64_t>(1, product.N / 61);
@@ -113,8 +124,9 @@ double error_of(const Product& product, const void* a, const void* b, void* c) {
     for (int64_t j = 0; j < product.N; j += across) {
       double sum = 0;
       for (int64_t k = 0; k < product.K; ++k) sum += at(left, i, k) * at(right, k, j);
-      worst = std::max(worst, std::abs(at(out, i, j) - sum));
-      largest = std::max(largest, std::abs(sum));
+      const double expected = product.form.gelu ? sum / 2 * std::erfc(-sum / std::sqrt(2.0)) : sum;
+      worst = std::max(worst, std::abs(at(out, i, j) - expected));
+      largest = std::max(largest, std::abs(expected));
     }
   return worst / largest;
 }
@@ -144,10 +156,14 @@ bool add_product(const Product& product, const Weights& weights, double seconds,
   fill(a, product.dtype);
   const bool cold = weights.cold;
   int64_t copy = 0;
+  attn::ops::MatmulOptions options;
+  if (product.form.gelu) options.activation = attn::ops::Activation::gelu;
   const auto ours = [&] {
     const int64_t n = copy++ % weights.copies;
-    if (product.form.packed) attn::ops::matmul_packed(product.left(a.data()), weights.packed[n], product.out(c.data()));
-    else attn::ops::matmul(product.left(a.data()), product.right(weights.at(n)), product.out(c.data()));
+    const ConstView<2> left = product.left(a.data());
+    const View<2> out = product.out(c.data());
+    if (product.form.packed) attn::ops::matmul_packed(left, weights.packed[n], out, options);
+    else attn::ops::matmul(left, product.right(weights.at(n)), out, options);
   };
   ours();
   const bool correct = error_of(product, a.data(), weights.at(0), c.data()) <= error_bound(product.dtype);
@@ -191,6 +207,7 @@ const std::vector<Product> kManyRows = {
     {kForward, {}, 256, 3072, 768}, {kForward, {}, 256, 768, 3072}, {kForward, {}, 256, 50257, 768},
     {kInput, {}, 256, 768, 3072},   {kInput, {}, 256, 3072, 768},   {kInput, {}, 256, 768, 50257},
     {kWeight, {}, 3072, 768, 256},  {kWeight, {}, 768, 3072, 256},  {kWeight, {}, 50257, 768, 256},
+    {kGelu, {}, 2048, 1536, 384},   {kGelu, {}, 512, 3072, 768},
 };
 
 }  // namespace

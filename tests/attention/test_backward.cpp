@@ -13,7 +13,7 @@ TEST(Backward, EveryOptionInEveryType) {
 }
 
 TEST(Backward, LongRows) {
-  for (int64_t length : {129, 257, 600})
+  for (int64_t length : {int64_t{129}, int64_t{257}, by_effort(400, 600, 600)})
     for (DType dtype : {DType::float32, DType::bfloat16}) {
       const Dims dims = {.B = 1, .H = 2, .Hk = 1, .Lq = length, .Lk = length, .D = 40, .Dv = 40};
       for (const char* feature : {"none", "causal top_left", "documents", "bias keys"})

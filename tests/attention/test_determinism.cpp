@@ -80,12 +80,12 @@ Case batch_row(const Case& c, int64_t b) {
 
 /// A batch row's bits are its own: alone or among 2 to 64 others.
 TEST(Bitwise, WhateverTheNeighbours) {
-  for_each_isa([](const std::string& isa) {
-    for (int64_t B : {2, 5, 64})
-      for (const char* name : {"none", "causal bottom_right", "key_length bottom_right", "mask padding", "documents"})
-        for (DType dtype : {DType::float32, DType::bfloat16}) {
-          const Dims dims = {.B = B, .H = 4, .Hk = 2, .Lq = 5, .Lk = 90, .D = 16, .Dv = 16};
-          const Case c = make_case(feature_named(name), dims, dtype, B);
+  for (int64_t B : {2, 5, 64})
+    for (const char* name : {"none", "causal bottom_right", "key_length bottom_right", "mask padding", "documents"})
+      for (DType dtype : {DType::float32, DType::bfloat16}) {
+        const Dims dims = {.B = B, .H = 4, .Hk = 2, .Lq = 5, .Lk = 90, .D = 16, .Dv = 16};
+        const Case c = make_case(feature_named(name), dims, dtype, B);
+        for_each_isa([&](const std::string& isa) {
           const Results together = run(c);
           for (int64_t b : {int64_t{0}, B / 2, B - 1}) {
             const Results alone = run(batch_row(c, b));
@@ -97,8 +97,8 @@ TEST(Bitwise, WhateverTheNeighbours) {
                         same_part(alone.dk, together.dk) && same_part(alone.dv, together.dv))
                 << "row " << b << " of " << c.name() << " on " << isa;
           }
-        }
-  });
+        });
+      }
 }
 
 /// A query row's bits are its own too: computed alone, in the middle of others, or at their end.

@@ -1,6 +1,8 @@
 // ops: products of few rows with rows of weights, which have kernels of their own; test_ops_matmul.cpp has the others.
 #include "ops/matvec.h"
 
+#include <list>
+
 #include "support/ops.h"
 
 namespace attn::test {
@@ -145,15 +147,16 @@ TEST(OpsMatvec, ElementsDoNotDependOnTheirNeighbours) {
 }
 
 TEST(OpsMatvec, AnyNumberOfThreadsGivesTheSameBits) {
-  expect_same_on_all_threads([] {
+  std::list<Product> products;  // their views stay valid
+  for (Types types : kTypes)
+    for (int64_t M : {int64_t{1}, kMostMatvecRows}) products.emplace_back(types, Shape<3>{M, 3001, 131});
+  expect_same_on_all_threads([&] {
     std::vector<Matrix> results;
-    for (Types types : kTypes)
-      for (int64_t M : {int64_t{1}, kMostMatvecRows}) {
-        const Product product(types, {M, 3001, 131});
-        Matrix y = product.c.copy();
-        matmul(product.a.view, product.b.view, y, product.options(true, true));
-        results.push_back(y);
-      }
+    for (const Product& product : products) {
+      Matrix y = product.c.copy();
+      matmul(product.a.view, product.b.view, y, product.options(true, true));
+      results.push_back(y);
+    }
     return results;
   });
 }
